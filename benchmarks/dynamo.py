@@ -65,10 +65,10 @@ def exports(side: str, opset: int) -> dict[str, list]:
     """The seconds of each export of one side, and the files' digests."""
     import torch
 
-    from onnx_ci.stages.export.exporter import export
-    from onnx_ci.stages.export.preload import preload
-    from onnx_ci.stages.export.repeated_work import read_torchlib
-    from onnx_ci.stages.prepare.prepare import prepare
+    from onnx_ci.pipeline.export.exporter import export
+    from onnx_ci.pipeline.export.preload import preload
+    from onnx_ci.pipeline.export.repeated_work import read_torchlib
+    from onnx_ci.pipeline.prepare.prepare import prepare
 
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)

@@ -41,9 +41,9 @@ from onnx_ci.engine import cell as cell_module
 from onnx_ci.engine.one_process import Engine
 from onnx_ci.matrix.plan import plan_cell
 from onnx_ci.opsets import default_exporter
+from onnx_ci.pipeline.export.exporter import Artifact, Export
 from onnx_ci.results.records import Cell, Status
 from onnx_ci.results.verdict import decide
-from onnx_ci.stages.export.exporter import Artifact, Export
 
 # --- the rules ----------------------------------------------------------------------------------------------------------
 # Each takes the file's and the model's value of one output, and returns whether it rejects the file.
@@ -489,7 +489,7 @@ class Planter:
         self.faulty: onnx.ModelProto | None = None
 
     def __call__(self, prepared: Any, cell: Cell, path: Path) -> Export:
-        """Has the signature of ``onnx_ci.stages.export.exporter.export``."""
+        """Has the signature of ``onnx_ci.pipeline.export.exporter.export``."""
         if self.faulty is None:
             exported = self._export(prepared, cell, path)
             self.prepared, self.clean = prepared, onnx.load(path)

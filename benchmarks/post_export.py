@@ -41,13 +41,13 @@ from onnx_ci.engine.one_process import Engine
 from onnx_ci.environment.versions import version_of
 from onnx_ci.matrix.plan import DriftLimit, PlannedCell, plan_cell
 from onnx_ci.opsets import default_exporter
+from onnx_ci.pipeline.export.exporter import Artifact, Export
+from onnx_ci.pipeline.inputs.random_values import random_like
+from onnx_ci.pipeline.model.arrays import as_array
+from onnx_ci.pipeline.post_export.apply import Applied
+from onnx_ci.pipeline.post_export.as_shipped import AsShipped
 from onnx_ci.results.records import Cell, Status
 from onnx_ci.results.verdict import decide
-from onnx_ci.stages.export.exporter import Artifact, Export
-from onnx_ci.stages.inputs.random_values import random_like
-from onnx_ci.stages.model.arrays import as_array
-from onnx_ci.stages.post_export.apply import Applied
-from onnx_ci.stages.post_export.as_shipped import AsShipped
 
 FAULTY = "mobilenet_v3_small,resnet18,lstm,encoder"
 SLOW = frozenset({"alexnet", "vgg11"})
@@ -119,7 +119,7 @@ class Cache:
         self.faulty: onnx.ModelProto | None = None
 
     def export(self, prepared: Any, cell: Cell, path: Path) -> Export:
-        """Has the signature of ``onnx_ci.stages.export.exporter.export``."""
+        """Has the signature of ``onnx_ci.pipeline.export.exporter.export``."""
         if self._exported is None:
             exported = self._export(prepared, cell, path)
             self.prepared, self._exported = prepared, path.read_bytes()
@@ -128,7 +128,7 @@ class Cache:
         return Export(artifact=Artifact(path=path), findings=(), log="")
 
     def apply(self, stage: Any, before: Artifact, folder: Path, feeds: Any) -> Applied:
-        """Has the signature of ``onnx_ci.stages.post_export.apply.apply_stage``."""
+        """Has the signature of ``onnx_ci.pipeline.post_export.apply.apply_stage``."""
         if self.faulty is None:
             applied = self._apply(stage, before, folder, feeds)
             self.made = None if applied.artifact is None else _named(onnx.load(applied.artifact.path))

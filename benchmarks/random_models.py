@@ -18,12 +18,12 @@ import onnx_ci
 from onnx_ci.config.settings import load_settings
 from onnx_ci.matrix.plan import plan_cell
 from onnx_ci.onnx_model.signature import read_signature
+from onnx_ci.pipeline.compare.random_outputs import compare_random
+from onnx_ci.pipeline.compare.runtime_run import feeds_of
+from onnx_ci.pipeline.prepare.prepare import prepare
+from onnx_ci.pipeline.reference.random_samples import sample_of
+from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.results.records import Cell, Finding
-from onnx_ci.stages.compare.random_outputs import compare_random
-from onnx_ci.stages.compare.runtime_run import feeds_of
-from onnx_ci.stages.prepare.prepare import prepare
-from onnx_ci.stages.reference.random_samples import sample_of
-from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 
 OPSET = 13
 

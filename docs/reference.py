@@ -434,9 +434,9 @@ if __name__ == "__main__":
 """
 _SECTIONS = {
     "Run, export, verify, compare": ("onnx_ci.api",),
-    "Declare a recipe": ("onnx_ci.collection", "onnx_ci.stages.model"),
-    "Results": ("onnx_ci.results", "onnx_ci.stages.export.exporter", "onnx_ci.two_files"),
-    "Plug-ins": ("onnx_ci.stages.export.protocol", "onnx_ci.stages.run"),
+    "Declare a recipe": ("onnx_ci.collection", "onnx_ci.pipeline.model"),
+    "Results": ("onnx_ci.results", "onnx_ci.pipeline.export.exporter", "onnx_ci.two_files"),
+    "Plug-ins": ("onnx_ci.pipeline.export.protocol", "onnx_ci.pipeline.run"),
     "Errors": ("onnx_ci.errors",),
 }
 """By the modules that the names come from."""

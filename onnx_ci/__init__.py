@@ -51,10 +51,10 @@ from onnx_ci.version import __version__
 
 if TYPE_CHECKING:
     from onnx_ci.api import CompareOptions, RunOptions, VerifyOptions, compare, export, run, verify
-    from onnx_ci.stages.export.exporter import Artifact
-    from onnx_ci.stages.export.protocol import Exporter, ExportRequest
-    from onnx_ci.stages.model.adapter import adapt
-    from onnx_ci.stages.run.runtime import Runtime
+    from onnx_ci.pipeline.export.exporter import Artifact
+    from onnx_ci.pipeline.export.protocol import Exporter, ExportRequest
+    from onnx_ci.pipeline.model.adapter import adapt
+    from onnx_ci.pipeline.run.runtime import Runtime
 
 __all__ = [
     "Artifact",
@@ -132,11 +132,11 @@ __all__ = [
 
 _LAZY = {
     **dict.fromkeys(("CompareOptions", "RunOptions", "VerifyOptions", "compare", "export", "run", "verify"), "onnx_ci.api"),
-    "Artifact": "onnx_ci.stages.export.exporter",
-    "ExportRequest": "onnx_ci.stages.export.protocol",
-    "Exporter": "onnx_ci.stages.export.protocol",
-    "Runtime": "onnx_ci.stages.run.runtime",
-    "adapt": "onnx_ci.stages.model.adapter",
+    "Artifact": "onnx_ci.pipeline.export.exporter",
+    "ExportRequest": "onnx_ci.pipeline.export.protocol",
+    "Exporter": "onnx_ci.pipeline.export.protocol",
+    "Runtime": "onnx_ci.pipeline.run.runtime",
+    "adapt": "onnx_ci.pipeline.model.adapter",
 }
 
 

@@ -24,16 +24,16 @@ from onnx_ci.matrix.scope import RecipeScope, scope_of
 from onnx_ci.onnx_model.files import files_in
 from onnx_ci.onnx_model.signature import opset_of
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
+from onnx_ci.pipeline.export.exporter import Artifact
+from onnx_ci.pipeline.export.exporter import export as export_stage
+from onnx_ci.pipeline.model.live_model import PrepareError
+from onnx_ci.pipeline.prepare.prepare import prepare
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.report.written import written_files
 from onnx_ci.results.files import write_json
 from onnx_ci.results.records import Cell, CellResult, SettingSource
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.stages import SKIPPABLE_STAGES
-from onnx_ci.stages.export.exporter import Artifact
-from onnx_ci.stages.export.exporter import export as export_stage
-from onnx_ci.stages.model.live_model import PrepareError
-from onnx_ci.stages.prepare.prepare import prepare
 from onnx_ci.two_files.compare import compare_files
 from onnx_ci.two_files.file_comparison import FileComparison
 

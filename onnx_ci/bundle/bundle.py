@@ -27,23 +27,23 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.environment.versions import versions
 from onnx_ci.matrix.plan import CellPlan, PlannedCell, with_recipe
 from onnx_ci.opsets import OF_TORCH
+from onnx_ci.pipeline.model.arrays import as_array
+from onnx_ci.pipeline.model.live_model import PrepareError
+from onnx_ci.pipeline.prepare.prepare import prepare
+from onnx_ci.pipeline.reduce.program import Program
+from onnx_ci.pipeline.reduce.script import ExportCall, script, script_of_file
+from onnx_ci.pipeline.reduce.search import failing_part
+from onnx_ci.pipeline.reduce.smaller import smallest
+from onnx_ci.pipeline.reduce.trial import FAILURES, Failure, Made, Outcome, attempt, fails_like, make
+from onnx_ci.pipeline.run.onnx_reference import ReferenceRuntime
+from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
+from onnx_ci.pipeline.run.runtime import Runtime
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.processes.limits import process_limits
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Message, Send
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Finding, Severity
-from onnx_ci.stages.model.arrays import as_array
-from onnx_ci.stages.model.live_model import PrepareError
-from onnx_ci.stages.prepare.prepare import prepare
-from onnx_ci.stages.reduce.program import Program
-from onnx_ci.stages.reduce.script import ExportCall, script, script_of_file
-from onnx_ci.stages.reduce.search import failing_part
-from onnx_ci.stages.reduce.smaller import smallest
-from onnx_ci.stages.reduce.trial import FAILURES, Failure, Made, Outcome, attempt, fails_like, make
-from onnx_ci.stages.run.onnx_reference import ReferenceRuntime
-from onnx_ci.stages.run.onnxruntime import OnnxRuntime
-from onnx_ci.stages.run.runtime import Runtime
 
 SCRIPT, FILE, DATA, VERSIONS, ISSUE = "reproduce.py", "model.onnx", "test_data_set_0", "versions.json", "issue.md"
 

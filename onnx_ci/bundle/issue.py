@@ -6,9 +6,9 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from onnx_ci.stages.reduce.program import Program
-from onnx_ci.stages.reduce.script import ExportCall, body
-from onnx_ci.stages.reduce.trial import Failure, Outcome
+from onnx_ci.pipeline.reduce.program import Program
+from onnx_ci.pipeline.reduce.script import ExportCall, body
+from onnx_ci.pipeline.reduce.trial import Failure, Outcome
 
 _MOST_SHOWN = 4
 """How many lines of Python a title has room for."""

@@ -146,7 +146,7 @@ def _check(path: Path, load: bool, announce: Callable[[str], None]) -> FileResul
     if not load or any(each.rule == "external-data" for each in findings):
         return FileResult(findings=tuple(findings), about=about)
     announce("loading the file")
-    from onnx_ci.stages.run.onnxruntime import OnnxRuntime
+    from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 
     try:
         OnnxRuntime().load(path, "cpu")

@@ -88,9 +88,9 @@ def _send_described(planned: CellPlan, settings: Settings, recipe: Recipe, send:
 
 
 def _described(planned: CellPlan, settings: Settings, recipe: Recipe) -> list[str]:
+    from onnx_ci.pipeline.model.live_model import PrepareError, SkippedByRecipeError
+    from onnx_ci.pipeline.prepare.prepare import describe_inputs
     from onnx_ci.processes.capture import captured
-    from onnx_ci.stages.model.live_model import PrepareError, SkippedByRecipeError
-    from onnx_ci.stages.prepare.prepare import describe_inputs
 
     try:
         with captured():

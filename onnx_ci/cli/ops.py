@@ -29,7 +29,7 @@ from onnx_ci.text import count, one_line
 
 if TYPE_CHECKING:
     from onnx_ci.onnx_model.operators import OperatorUse
-    from onnx_ci.stages.export.unsupported_ops import OperatorSupport
+    from onnx_ci.pipeline.export.unsupported_ops import OperatorSupport
 
 
 @click.command()
@@ -80,7 +80,7 @@ def ops(words: tuple[str, ...], **flags: str | None) -> NoReturn:
 
 def _plans(scopes: Iterable[RecipeScope], settings: Settings) -> Iterator[CellPlan]:
     """A cell for each recipe, exporter and opset, whatever the recipes declare about opsets."""
-    from onnx_ci.stages.export.unsupported_ops import known_opsets  # loads torch
+    from onnx_ci.pipeline.export.unsupported_ops import known_opsets  # loads torch
 
     opsets = settings.opsets or known_opsets()
     for scope in scopes:
@@ -98,7 +98,7 @@ def _supports(plans: Sequence[CellPlan], recipes: Recipes) -> Iterator[OperatorS
     Raises:
         EnvironmentLacksError: no process could be started.
     """
-    from onnx_ci.stages.export.unsupported_ops import OperatorSupport
+    from onnx_ci.pipeline.export.unsupported_ops import OperatorSupport
 
     settings = recipes.settings
     works = {planned.cell: (planned.cell.recipe, functools.partial(_send_support, planned, settings)) for planned in plans}
@@ -113,7 +113,7 @@ def _supports(plans: Sequence[CellPlan], recipes: Recipes) -> Iterator[OperatorS
 def _send_support(planned: CellPlan, settings: Settings, recipe: Recipe, send: Send) -> None:
     import torch
 
-    from onnx_ci.stages.export.unsupported_ops import operator_support
+    from onnx_ci.pipeline.export.unsupported_ops import operator_support
 
     torch.set_num_threads(1)
     send({LAST: to_json(operator_support(with_recipe(planned, recipe, settings)))})

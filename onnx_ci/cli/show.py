@@ -150,8 +150,8 @@ def _write(model: Callable[[], onnx.ModelProto], path: Path, send: Send) -> None
 def _exported(name: str, cell: Cell, recipe: Recipe, *, digests: bool) -> onnx.ModelProto:
     """The graph of the export of a cell, without weights."""
     from onnx_ci import api
+    from onnx_ci.pipeline.model.devices import missing_device
     from onnx_ci.processes.capture import captured
-    from onnx_ci.stages.model.devices import missing_device
 
     if (missing := missing_device(cell.device)) is not None:
         raise EnvironmentLacksError(f"no {cell.device}: {missing}")

@@ -26,26 +26,26 @@ from onnx_ci.onnx_model.probe_mark import SUFFIX, mark_probe_weights
 from onnx_ci.onnx_model.weightless import skeleton
 from onnx_ci.onnx_model.weights import stored_weights
 from onnx_ci.opsets import CUSTOM
+from onnx_ci.pipeline.compare.converted import at_precision_of_file
+from onnx_ci.pipeline.compare.judge import JudgedFile, Judgement, judge
+from onnx_ci.pipeline.compare.runtime_run import save_failing
+from onnx_ci.pipeline.export.exporter import Artifact, export, file_name, move, remove_kept
+from onnx_ci.pipeline.locate.locate import located
+from onnx_ci.pipeline.locate.parts import located_by_parts
+from onnx_ci.pipeline.model import devices
+from onnx_ci.pipeline.model.live_model import PrepareError, SkippedByRecipeError
+from onnx_ci.pipeline.model.places import is_in_project
+from onnx_ci.pipeline.post_export.apply import apply_stage
+from onnx_ci.pipeline.post_export.as_shipped import calibration_feeds
+from onnx_ci.pipeline.prepare.prepare import Prepared, Weights
+from onnx_ci.pipeline.run.runtime import Runtime
+from onnx_ci.pipeline.run.runtimes import make_runtime
 from onnx_ci.processes.capture import captured, timed
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.results.records import CellEvidence, Finding, Severity, SkipCause, SourceLine
 from onnx_ci.results.rules import finding
 from onnx_ci.results.verdict import broken_rules, unexpected_rules
-from onnx_ci.stages.compare.converted import at_precision_of_file
-from onnx_ci.stages.compare.judge import JudgedFile, Judgement, judge
-from onnx_ci.stages.compare.runtime_run import save_failing
-from onnx_ci.stages.export.exporter import Artifact, export, file_name, move, remove_kept
-from onnx_ci.stages.locate.locate import located
-from onnx_ci.stages.locate.parts import located_by_parts
-from onnx_ci.stages.model import devices
-from onnx_ci.stages.model.live_model import PrepareError, SkippedByRecipeError
-from onnx_ci.stages.model.places import is_in_project
-from onnx_ci.stages.post_export.apply import apply_stage
-from onnx_ci.stages.post_export.as_shipped import calibration_feeds
-from onnx_ci.stages.prepare.prepare import Prepared, Weights
-from onnx_ci.stages.run.runtime import Runtime
-from onnx_ci.stages.run.runtimes import make_runtime
 from onnx_ci.text import listed
 
 Announce = Callable[[CellEvidence | None], None]

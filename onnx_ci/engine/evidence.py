@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.pipeline.compare.judge import Judgement
+from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.results.records import CellEvidence, CpuVsGpu, ExportFacts, Finding, InputDomain, OutputDrift, SkipCause
-from onnx_ci.stages.compare.judge import Judgement
-from onnx_ci.stages.prepare.prepare import Prepared
 
 
 @dataclass(kw_only=True)

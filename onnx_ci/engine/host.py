@@ -20,15 +20,15 @@ from onnx_ci.engine.jobs import Conditions, Job, not_started, result_of_dead_pro
 from onnx_ci.engine.one_process import Engine
 from onnx_ci.engine.recipe_file import seen_so_far
 from onnx_ci.matrix.plan import PlannedCell, with_recipe
+from onnx_ci.pipeline.export.exporter import Artifact
+from onnx_ci.pipeline.export.preload import preload
+from onnx_ci.pipeline.model import devices
 from onnx_ci.processes.allocator import return_free_memory
 from onnx_ci.processes.capture import report_stages
 from onnx_ci.processes.child import Inbox
 from onnx_ci.processes.forked import ForkedInbox, ForkedProcesses
 from onnx_ci.processes.supervisor import LAST, Death, Message, Send
 from onnx_ci.results.records import CellEvidence
-from onnx_ci.stages.export.exporter import Artifact
-from onnx_ci.stages.export.preload import preload
-from onnx_ci.stages.model import devices
 
 
 def serve(jobs: Sequence[Job], conditions: Conditions, recipe: Recipe, send: Send, inbox: Inbox) -> None:

@@ -37,7 +37,7 @@ from onnx_ci.results.stages import ACTIVITY
 
 if TYPE_CHECKING:
     from onnx_ci.engine.one_process import Engine
-    from onnx_ci.stages.export.exporter import Artifact
+    from onnx_ci.pipeline.export.exporter import Artifact
 
 Watch = Callable[[Sequence[str]], None]
 """Called with what is being done, in words: the cells that run, and the recipes that are being prepared."""
@@ -392,6 +392,6 @@ class IsolatedEngine:
 
 def _preload(exporter: str) -> None:
     """Import what the cells of an exporter need in this process, from which they are forked."""
-    from onnx_ci.stages.export.preload import preload  # with torch
+    from onnx_ci.pipeline.export.preload import preload  # with torch
 
     preload(exporter)

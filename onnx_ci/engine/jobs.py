@@ -22,7 +22,7 @@ from onnx_ci.results.stages import ACTIVITY
 from onnx_ci.results.verdict import broken_rules
 
 if TYPE_CHECKING:
-    from onnx_ci.stages.export.exporter import Artifact
+    from onnx_ci.pipeline.export.exporter import Artifact
 
 
 HostKey = tuple[object, ...]
@@ -65,7 +65,7 @@ class Job:
     @property
     def file(self) -> Artifact | None:
         """The existing file to judge, if any."""
-        from onnx_ci.stages.export.exporter import Artifact
+        from onnx_ci.pipeline.export.exporter import Artifact
 
         return None if self.artifact is None else Artifact(path=self.artifact)
 

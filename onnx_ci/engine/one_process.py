@@ -11,9 +11,9 @@ from typing import Self
 from onnx_ci.engine.cell import Announce, CellContext, Preparation, prepare_cells, run_cell
 from onnx_ci.engine.shared import Shared
 from onnx_ci.matrix.plan import CellPlan, PlannedCell
+from onnx_ci.pipeline.export.exporter import Artifact
+from onnx_ci.pipeline.run.runtime import Runtime
 from onnx_ci.results.records import CellEvidence
-from onnx_ci.stages.export.exporter import Artifact
-from onnx_ci.stages.run.runtime import Runtime
 
 
 class Engine:

@@ -61,7 +61,7 @@ def import_libraries(
         exporters: those that cells are expected to need.
     """
     from onnx_ci.engine import host  # noqa: F401 - with all that cells need of onnx-ci and of torch
-    from onnx_ci.stages.export.preload import import_quietly, preload
+    from onnx_ci.pipeline.export.preload import import_quietly, preload
 
     for exporter in exporters:
         preload(exporter)

@@ -38,7 +38,7 @@ from onnx_ci.results.verdict import decide
 if TYPE_CHECKING:
     from onnx_ci.engine.hosts import IsolatedEngine
     from onnx_ci.engine.one_process import Engine
-    from onnx_ci.stages.export.exporter import Artifact
+    from onnx_ci.pipeline.export.exporter import Artifact
 
 _Entry = TypeVar("_Entry", Problem, Exclusion)
 

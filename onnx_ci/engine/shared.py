@@ -6,10 +6,10 @@ import contextlib
 from dataclasses import dataclass, field
 
 from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.pipeline.model.live_model import PrepareError, SkippedByRecipeError
+from onnx_ci.pipeline.post_export.as_shipped import AsShipped
+from onnx_ci.pipeline.prepare.prepare import Prepared, Weights, prepare
 from onnx_ci.processes.capture import timed
-from onnx_ci.stages.model.live_model import PrepareError, SkippedByRecipeError
-from onnx_ci.stages.post_export.as_shipped import AsShipped
-from onnx_ci.stages.prepare.prepare import Prepared, Weights, prepare
 
 
 @dataclass(frozen=True, kw_only=True)

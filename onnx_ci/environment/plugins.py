@@ -123,9 +123,9 @@ RUNTIMES = PluginKind(
     members=("name", "is_deployed", "missing_device", "load"),
     is_class=True,
     ours={
-        "onnxruntime": "onnx_ci.stages.run.onnxruntime:OnnxRuntime",
-        "reference": "onnx_ci.stages.run.onnx_reference:ReferenceRuntime",
-        "openvino": "onnx_ci.stages.run.openvino:OpenVinoRuntime",
+        "onnxruntime": "onnx_ci.pipeline.run.onnxruntime:OnnxRuntime",
+        "reference": "onnx_ci.pipeline.run.onnx_reference:ReferenceRuntime",
+        "openvino": "onnx_ci.pipeline.run.openvino:OpenVinoRuntime",
     },
     versioned=("onnxruntime",),
 )
@@ -137,9 +137,9 @@ EXPORTERS = PluginKind(
     members=("export",),
     is_class=True,
     ours={
-        "torchscript": "onnx_ci.stages.export.torchscript:TorchScriptExporter",
-        "dynamo": "onnx_ci.stages.export.dynamo:DynamoExporter",
-        "custom": "onnx_ci.stages.export.custom:CustomExporter",
+        "torchscript": "onnx_ci.pipeline.export.torchscript:TorchScriptExporter",
+        "dynamo": "onnx_ci.pipeline.export.dynamo:DynamoExporter",
+        "custom": "onnx_ci.pipeline.export.custom:CustomExporter",
     },
 )
 
@@ -150,12 +150,12 @@ STAGES = PluginKind(
     members=("transform", "lossy", "keep_io_types", "max_drift", "domains", "is_static", "options"),
     is_class=False,
     ours={
-        "onnxsim": "onnx_ci.stages.post_export.simplifiers:ONNXSIM",
-        "onnxslim": "onnx_ci.stages.post_export.simplifiers:ONNXSLIM",
-        "ort-optimized": "onnx_ci.stages.post_export.simplifiers:ORT_OPTIMIZED",
-        "float16": "onnx_ci.stages.post_export.float16:FLOAT16",
-        "int8-dynamic": "onnx_ci.stages.post_export.quantization:INT8_DYNAMIC",
-        "int8-static": "onnx_ci.stages.post_export.quantization:INT8_STATIC",
+        "onnxsim": "onnx_ci.pipeline.post_export.simplifiers:ONNXSIM",
+        "onnxslim": "onnx_ci.pipeline.post_export.simplifiers:ONNXSLIM",
+        "ort-optimized": "onnx_ci.pipeline.post_export.simplifiers:ORT_OPTIMIZED",
+        "float16": "onnx_ci.pipeline.post_export.float16:FLOAT16",
+        "int8-dynamic": "onnx_ci.pipeline.post_export.quantization:INT8_DYNAMIC",
+        "int8-static": "onnx_ci.pipeline.post_export.quantization:INT8_STATIC",
     },
 )
 

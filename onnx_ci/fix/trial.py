@@ -24,17 +24,17 @@ from onnx_ci.engine.cell import CellContext, run_cell
 from onnx_ci.engine.shared import Shared
 from onnx_ci.fix.moves import Move, text_of
 from onnx_ci.matrix.plan import CellPlan, with_recipe
+from onnx_ci.pipeline.export.exporter import Artifact
+from onnx_ci.pipeline.inputs.branches import UntakenBranch
+from onnx_ci.pipeline.inputs.probes import Probe
+from onnx_ci.pipeline.model.live_model import PrepareError, with_inputs
+from onnx_ci.pipeline.model.places import project_file
+from onnx_ci.pipeline.prepare.prepare import Prepared, Weights, axes_of_one
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Send
 from onnx_ci.results.records import CellEvidence, CellResult, Finding, Severity, Status
 from onnx_ci.results.rules import finding
 from onnx_ci.results.verdict import decide
-from onnx_ci.stages.export.exporter import Artifact
-from onnx_ci.stages.inputs.branches import UntakenBranch
-from onnx_ci.stages.inputs.probes import Probe
-from onnx_ci.stages.model.live_model import PrepareError, with_inputs
-from onnx_ci.stages.model.places import project_file
-from onnx_ci.stages.prepare.prepare import Prepared, Weights, axes_of_one
 
 
 def try_move(move: Move, planned: CellPlan, settings: Settings, recipe: Recipe, send: Send) -> None:

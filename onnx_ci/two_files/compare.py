@@ -41,7 +41,7 @@ from onnx_ci.two_files.interfaces import ComparedFile, Interfaces, compare_inter
 if TYPE_CHECKING:
     import torch
 
-    from onnx_ci.stages.run.onnxruntime import OnnxRuntime
+    from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
     from onnx_ci.two_files.runs import Request, Runs
 
 
@@ -148,8 +148,8 @@ def _compared_files(
 def _compare_numbers(files: tuple[ComparedFile, ComparedFile], settings: Settings, sizes: Sizes, announce: Announce) -> Runs:
     """What the files compute. If only exact sums of int8 products make them agree, that is a warning."""
     from onnx_ci.matrix.plan import DriftLimit
-    from onnx_ci.stages.compare.attribution import int8_overflow
-    from onnx_ci.stages.run.onnxruntime import OnnxRuntime
+    from onnx_ci.pipeline.compare.attribution import int8_overflow
+    from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
     from onnx_ci.two_files.runs import Request
 
     reference = files[0]
@@ -194,7 +194,7 @@ def _given_inputs(values: Sequence[Value], settings: Settings) -> Iterator[tuple
     Raises:
         ConfigurationError: one cannot be read, or does not fit the values.
     """
-    from onnx_ci.stages.model.arrays import as_tensor
+    from onnx_ci.pipeline.model.arrays import as_tensor
 
     if not settings.inputs:
         return

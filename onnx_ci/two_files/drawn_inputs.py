@@ -10,8 +10,8 @@ from onnx_ir.tensor_adapters import to_torch_dtype
 
 from onnx_ci.errors import ConfigurationError, first_line
 from onnx_ci.onnx_model.signature import Value
+from onnx_ci.pipeline.inputs.probes import EXAMPLE
 from onnx_ci.results.json_data import shortened
-from onnx_ci.stages.inputs.probes import EXAMPLE
 from onnx_ci.two_files.axes import Sizes, axis_variables
 
 _SIZES = (None, 8, 16, 32, 64, 128, 224, 1)

@@ -13,11 +13,9 @@ import torch
 
 from onnx_ci.errors import first_line
 from onnx_ci.onnx_model.precision import PRECISIONS, Precision
-from onnx_ci.results.records import Finding
-from onnx_ci.results.rules import finding
-from onnx_ci.stages.inputs.probes import Probe, is_same
-from onnx_ci.stages.model.live_model import Outputs
-from onnx_ci.stages.reference.reference import (
+from onnx_ci.pipeline.inputs.probes import Probe, is_same
+from onnx_ci.pipeline.model.live_model import Outputs
+from onnx_ci.pipeline.reference.reference import (
     Reference,
     lowered_reference,
     proportional_reference,
@@ -25,7 +23,9 @@ from onnx_ci.stages.reference.reference import (
     reference_from,
     same_shapes,
 )
-from onnx_ci.stages.run.quantized_file import Clipping
+from onnx_ci.pipeline.run.quantized_file import Clipping
+from onnx_ci.results.records import Finding
+from onnx_ci.results.rules import finding
 from onnx_ci.two_files.loaded_file import LoadedFile
 
 _ONE_REJECTS = "Make both files accept the same sizes and values; onnx-ci show prints the differences of their graphs."
@@ -72,7 +72,7 @@ class FileProber:
         return any(loaded.activations for loaded in self._files)
 
     def probe(self, name: str, inputs: Sequence[torch.Tensor], *, special: bool = False, quick: bool = False) -> Probe | None:
-        """The probe, as :meth:`onnx_ci.stages.inputs.probes.Prober.probe` says."""
+        """The probe, as :meth:`onnx_ci.pipeline.inputs.probes.Prober.probe` says."""
         if name in self.outputs or all(map(is_same, inputs, self.example.inputs)):
             return None
         return self.first_probe(name, inputs, special=special, like=self.example.reference if quick else None)

@@ -10,17 +10,17 @@ import torch
 
 from onnx_ci.matrix.plan import DriftLimit
 from onnx_ci.onnx_model.signature import Value
+from onnx_ci.pipeline.compare.drift import Terms, compare_refined
+from onnx_ci.pipeline.compare.runtime_run import never_compared, save_failing
+from onnx_ci.pipeline.inputs.axes import InputAxes, Place
+from onnx_ci.pipeline.inputs.domains import UNKNOWN
+from onnx_ci.pipeline.inputs.probes import Legality, Probe, is_float
+from onnx_ci.pipeline.inputs.random_values import fresh_probes
+from onnx_ci.pipeline.inputs.sizes import resized_probes
+from onnx_ci.pipeline.inputs.special_values import special_probes, variations
+from onnx_ci.pipeline.run.quantized_file import Clipping
 from onnx_ci.results.records import Finding, OutputDrift, Severity
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.compare.drift import Terms, compare_refined
-from onnx_ci.stages.compare.runtime_run import never_compared, save_failing
-from onnx_ci.stages.inputs.axes import InputAxes, Place
-from onnx_ci.stages.inputs.domains import UNKNOWN
-from onnx_ci.stages.inputs.probes import Legality, Probe, is_float
-from onnx_ci.stages.inputs.random_values import fresh_probes
-from onnx_ci.stages.inputs.sizes import resized_probes
-from onnx_ci.stages.inputs.special_values import special_probes, variations
-from onnx_ci.stages.run.quantized_file import Clipping
 from onnx_ci.text import listed
 from onnx_ci.two_files.axes import Sizes, axis_label, axis_variables
 from onnx_ci.two_files.drawn_inputs import drawn_inputs

@@ -20,9 +20,9 @@ from onnx_ci.config.settings import load_settings
 from onnx_ci.engine.hosts import open_engine
 from onnx_ci.environment.versions import version_of
 from onnx_ci.matrix.plan import plan
+from onnx_ci.pipeline.export import preload
+from onnx_ci.pipeline.run import onnxruntime as runtime
 from onnx_ci.results.verdict import decide
-from onnx_ci.stages.export import preload
-from onnx_ci.stages.run import onnxruntime as runtime
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="cells have processes of their own on Linux only")
 BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
@@ -183,7 +183,7 @@ def test_a_side_that_cannot_compute_is_left_out(fake, monkeypatch):
     ("errors", "apart"), [((0, 0, 0, 0), ""), ((0, 1, 0, 1), "bd"), ((0, 0, 0, 1), "d"), ((0, 0, 1, 3), "cd")]
 )
 def test_who_stands_apart_with_integers(errors, apart):
-    from onnx_ci.stages.compare.cpu_vs_gpu import deviating_sides
+    from onnx_ci.pipeline.compare.cpu_vs_gpu import deviating_sides
 
     assert deviating_sides(dict(zip("abcd", errors, strict=True)), limit=0, unit=1) == tuple(apart)
 
@@ -203,7 +203,7 @@ def test_who_stands_apart_with_integers(errors, apart):
     ],
 )
 def test_who_stands_apart(errors, apart):
-    from onnx_ci.stages.compare.cpu_vs_gpu import deviating_sides
+    from onnx_ci.pipeline.compare.cpu_vs_gpu import deviating_sides
 
     assert deviating_sides(dict(zip("abcd", errors, strict=True)), limit=16, unit=1e-7) == tuple(apart)
 

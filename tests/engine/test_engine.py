@@ -16,11 +16,11 @@ from toolbox.cells import Counts, recipe_of, rules, run_one
 
 import onnx_ci
 from onnx_ci import Status
+from onnx_ci.pipeline.export.exporter import move, remove_kept
 from onnx_ci.report.causes import causes_of
 from onnx_ci.report.text import sentence
 from onnx_ci.results.stages import SKIPPABLE_STAGES
 from onnx_ci.results.verdict import decide
-from onnx_ci.stages.export.exporter import move, remove_kept
 
 BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
 

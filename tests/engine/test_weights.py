@@ -12,7 +12,7 @@ from toolbox.cells import rules, run_one
 
 import onnx_ci
 from onnx_ci import Status
-from onnx_ci.stages.model import copies, float64_on_use
+from onnx_ci.pipeline.model import copies, float64_on_use
 
 LARGE = 20.0
 """Weights as large as this can be a model's own, but not its probe weights."""

@@ -1,4 +1,4 @@
-"""A machine with GPUs, made of this one's CPU: torch's behind ``onnx_ci.stages.model.devices``, ONNX Runtime's behind its own names.
+"""A machine with GPUs, made of this one's CPU: torch's behind ``onnx_ci.pipeline.model.devices``, ONNX Runtime's behind its own names.
 
 A recipe file that calls :func:`install_for_good` has its cells run on such a machine.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from onnx_ci.stages.model import devices
+from onnx_ci.pipeline.model import devices
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 

@@ -18,9 +18,9 @@ from onnx_ci.config.settings import load_settings
 from onnx_ci.engine.one_process import Engine
 from onnx_ci.matrix.plan import plan
 from onnx_ci.onnx_model.signature import read_signature
+from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import decide
-from onnx_ci.stages.run.onnxruntime import OnnxRuntime
 
 NET = """
     import torch

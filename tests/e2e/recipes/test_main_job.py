@@ -16,12 +16,12 @@ import onnx_ci
 from onnx_ci import Cell, Status
 from onnx_ci.config.settings import load_settings
 from onnx_ci.matrix.plan import plan_cell
+from onnx_ci.pipeline.model.live_model import PrepareError
+from onnx_ci.pipeline.prepare.prepare import prepare
 from onnx_ci.recipes.models.alexnet import alexnet
 from onnx_ci.recipes.models.lstm import lstm
 from onnx_ci.recipes.models.resnet import resnet18, resnet50
 from onnx_ci.recipes.models.torchvision_models import build, import_torchvision
-from onnx_ci.stages.model.live_model import PrepareError
-from onnx_ci.stages.prepare.prepare import prepare
 
 ROOT = Path(__file__).parents[3]
 MAIN_JOB = ["recipes/models/alexnet.py", "recipes/models/lstm.py", "recipes/models/resnet.py"]

@@ -10,10 +10,10 @@ from faults.fault import Fault
 from toolbox.cells import planned, recipe_of, run_one
 
 from onnx_ci.bundle.bundle import NoBundleError, Reduced, reduced
-from onnx_ci.stages.prepare.prepare import prepare
-from onnx_ci.stages.reduce.record import record
-from onnx_ci.stages.reduce.script import ExportCall, script
-from onnx_ci.stages.reduce.trial import attempt, make
+from onnx_ci.pipeline.prepare.prepare import prepare
+from onnx_ci.pipeline.reduce.record import record
+from onnx_ci.pipeline.reduce.script import ExportCall, script
+from onnx_ci.pipeline.reduce.trial import attempt, make
 
 OF_THE_MODEL = {
     # A symbolic of the model's own, or an exporter that was told to let everything pass.

@@ -37,7 +37,7 @@ def test_files_and_folders_are_named_at_all():
         ("A keyword of `@recipe`", "onnx_ci/collection/keywords.py", "class RecipeFields"),
         ("A rule", "onnx_ci/results/rules.py", '"vacuous"'),
         ("A stage of a cell", "onnx_ci/results/stages.py", 'Stage("observability"'),
-        ("A stage of a cell", "onnx_ci/stages/prepare/prepare.py", 'timed("observability"'),
+        ("A stage of a cell", "onnx_ci/pipeline/prepare/prepare.py", 'timed("observability"'),
         ("A stage of a cell", "onnx_ci/engine/cell.py", 'timed("export"'),
         ("A runtime", "onnx_ci/environment/plugins.py", "RUNTIMES = PluginKind("),
         ("An exporter", "onnx_ci/environment/plugins.py", "EXPORTERS = PluginKind("),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from onnx_ci import Status
+from onnx_ci.pipeline.compare.attribution import is_of_other_runtime
 from onnx_ci.results.records import Cell, CellResult
 from onnx_ci.results.rules import finding
-from onnx_ci.stages.compare.attribution import is_of_other_runtime
 from onnx_ci.versions.runtimes import support_of
 
 TRIED = ["1.15.0", "1.16.0", "1.17.0"]

@@ -1,0 +1,132 @@
+"""Whether the file or a runtime is at fault when outputs are wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from onnx_ci.pipeline.compare.runtime_run import RuntimeRun
+from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
+from onnx_ci.results.records import Finding, Severity
+from onnx_ci.results.rules import finding
+from onnx_ci.text import listed_shortly
+
+
+def attribute_faults(runs: Sequence[RuntimeRun], references: Sequence[RuntimeRun] = ()) -> list[Finding]:
+    """The findings about a file from the runs of several runtimes.
+
+    A fault that occurs in every runtime is the file's, and is reported once. A fault that does not occur in another runtime
+    is the runtime's.
+
+    Args:
+        runs: the runs of the requested runtimes. At least one is deployed.
+        references: runs of other runtimes, used only for the attribution.
+    """
+    findings: list[Finding] = []
+    shared: set[tuple[str, str | None, str | None]] = set()
+    for run in runs:
+        other_runs = [each for each in (*runs, *references) if each is not run]
+        for fault in run.findings:
+            right = [other_run.runtime for other_run in other_runs if _is_right_there(other_run, fault)]
+            if fault.severity is not Severity.NOTE and right:
+                findings.append(_disagreement(run, fault, right))
+                continue
+            key = fault.rule, fault.output, fault.probe
+            if run is runs[0] or key not in shared:
+                findings.append(fault if run.is_deployed else dataclasses.replace(fault, severity=Severity.NOTE))
+            shared.add(key)
+    return findings
+
+
+def without_overflow(run: RuntimeRun, exact: RuntimeRun) -> tuple[RuntimeRun, list[Finding]]:
+    """The run that decides about a quantized file: the one with exact sums of int8 products, if overflow makes the file wrong.
+
+    Which sums overflow depends on the processor. The verdict on a file must not, so an overflow is only a warning.
+
+    Args:
+        run: the run as the file is deployed, with faults.
+        exact: the same with ``exact_int8``.
+
+    Returns:
+        One of the two runs, and the warning, if there is one.
+    """
+    wrong = [each for each in run.faults if _is_right_there(exact, each)]
+    if not wrong:
+        return run, []
+    return exact, [int8_overflow(max(wrong, key=lambda each: each.drift or 0.0))]
+
+
+def int8_overflow(wrong: Finding) -> Finding:
+    """The warning that a file is right, except where sums of int8 products overflow.
+
+    Args:
+        wrong: what is wrong for that reason.
+    """
+    return finding(
+        "runtime-disagreement",
+        "sums of int8 products overflow in onnxruntime on this processor, which has no VNNI; without that the file is right: "
+        f"{wrong.message}",
+        severity=Severity.WARNING,
+        remedy=_WITHOUT_OVERFLOW,
+        output=wrong.output,
+        probe=wrong.probe,
+        drift=wrong.drift,
+        details={**wrong.details, "breaks": wrong.rule},
+    )
+
+
+_WITHOUT_OVERFLOW = (
+    "Quantize with reduce_range=True or weight_type=QuantType.QUInt8; or set the session option session.x64quantprecision to 1 "
+    "where the file runs on such a processor."
+)
+
+
+def hidden_faults(run: RuntimeRun) -> list[Finding]:
+    """The wrong values of a file that ONNX Runtime's optimizer repairs.
+
+    The optimizer replaces a LayerNorm of several nodes by one, whatever its exponent is (ONNX Runtime 1.31). By the standard,
+    the file is wrong all the same, and other runtimes compute what it says.
+
+    Args:
+        run: a run without the optimizer.
+    """
+    errors = [each for each in run.findings if each.severity is Severity.ERROR and each.output is not None]
+    hidden = "the optimizer of ONNX Runtime hides it"
+    return [dataclasses.replace(error, message=f"{error.message}; {hidden}") for error in errors]
+
+
+def _is_right_there(run: RuntimeRun, wrong: Finding) -> bool:
+    """Whether a runtime is right on the output and input of another runtime's fault; on all, if the fault names none."""
+
+    def concerns(output: str | None, probe: str | None) -> bool:
+        return (wrong.output is None or output in (wrong.output, None)) and (
+            wrong.probe is None or probe in (wrong.probe, None)
+        )
+
+    compared = any(concerns(each.name, each.probe) for each in run.outputs)
+    return compared and not any(concerns(each.output, each.probe) for each in run.faults)
+
+
+def is_of_other_runtime(finding: Finding) -> bool:
+    """Whether a fault is that of another runtime than the installed ONNX Runtime, in which it cannot be searched for."""
+    is_other = finding.details.get("runtime", OnnxRuntime().name) != OnnxRuntime().name
+    return is_other and (finding.rule == "load-error" or "right" in finding.details)
+
+
+def _disagreement(run: RuntimeRun, wrong: Finding, right: Sequence[str]) -> Finding:
+    severity = wrong.severity if run.is_deployed else Severity.NOTE
+    details = {**wrong.details, "runtime": run.runtime, "right": [*right]}
+    if wrong.rule == "load-error":
+        message = f"{wrong.message} ({listed_shortly(right)} can)"
+        return dataclasses.replace(wrong, message=message, severity=severity, details=details)
+    others = f"{listed_shortly(right)} {'is' if len(right) == 1 else 'are'}"
+    message = f"{run.runtime} is wrong where {others} right: {wrong.message}"
+    return finding(
+        "runtime-disagreement",
+        message,
+        severity=severity,
+        output=wrong.output,
+        probe=wrong.probe,
+        drift=wrong.drift,
+        details={**details, "breaks": wrong.rule},
+    )

@@ -1,0 +1,141 @@
+"""For cells on a GPU: the example's outputs from PyTorch and ONNX Runtime, each on the CPU and on the GPU.
+
+All four are compared with float64 on the CPU. If one deviates, it is wrong itself; if both of ONNX Runtime's deviate, the
+file is wrong; if both on the GPU deviate, the GPU computes differently.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.onnx_model.signature import Signature
+from onnx_ci.pipeline.compare.drift import compare
+from onnx_ci.pipeline.compare.runtime_run import RuntimeRun, feeds_of
+from onnx_ci.pipeline.model.devices import TF32_EPS
+from onnx_ci.pipeline.prepare.prepare import Prepared
+from onnx_ci.pipeline.reference.reference import unit_in_last_place
+from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
+from onnx_ci.results.records import CpuVsGpu, Finding, OutputDrift, Severity
+from onnx_ci.results.rules import finding
+
+
+def compute_cpu_vs_gpu(
+    run: RuntimeRun | None, path: Path, signature: Signature, prepared: Prepared, *, max_drift: DriftLimit
+) -> tuple[CpuVsGpu, ...]:
+    """The errors of the four sides for each output of the example.
+
+    Args:
+        run: ONNX Runtime's run on the GPU, if it is one of the runtimes.
+        max_drift: the largest drift that passes.
+    """
+    if prepared.recipe.nondeterministic:
+        return ()
+    names = [value.name for value in signature.outputs]
+    example = prepared.example
+
+    def errors(outputs: Sequence[torch.Tensor] | None) -> Mapping[str, OutputDrift]:
+        if outputs is None or len(outputs) != len(names):
+            return {}
+        return {each.name: each for each in compare(names, outputs, example, max_drift, "").outputs}
+
+    of_example = [each for each in run.outputs if each.probe == example.name] if run else []
+    by_side = {
+        "PyTorch on cpu": errors(prepared.cpu_outputs),
+        f"PyTorch on {prepared.device}": errors(example.reference.own),
+        "ONNX Runtime on cpu": errors(_on_cpu(path, signature, prepared)),
+        f"ONNX Runtime on {prepared.device}": {each.name: each for each in of_example},
+    }
+    compared = []
+    for name, output in zip(names, example.reference.own, strict=True):
+        drifts = {side: of_side[name] for side, of_side in by_side.items() if name in of_side}
+        sizes = {side: drift.error for side, drift in drifts.items() if drift.index is not None}
+        if sizes:
+            limit = next(drift.limit for drift in drifts.values() if drift.index is not None)
+            unit = max(unit_in_last_place(output), _tf32_unit(output) if prepared.recipe.tf32 else 0.0)
+            compared.append(CpuVsGpu(name=name, errors=sizes, apart=deviating_sides(sizes, limit, unit)))
+    return tuple(compared)
+
+
+def _on_cpu(path: Path, signature: Signature, prepared: Prepared) -> list[torch.Tensor] | None:
+    try:
+        return OnnxRuntime().load(path, "cpu").run(feeds_of(signature, prepared, prepared.example))
+    except Exception:  # ONNX Runtime's own classes; the CPU may lack a kernel that the GPU has
+        return None
+
+
+def _tf32_unit(tensor: torch.Tensor) -> float:
+    return unit_in_last_place(tensor) / torch.finfo(tensor.dtype).eps * TF32_EPS if tensor.is_floating_point() else 1.0
+
+
+def deviating_sides(errors: Mapping[str, float], limit: float, unit: float) -> tuple[str, ...]:
+    """The sides above the first gap between errors that is larger than rounding explains.
+
+    Args:
+        errors: the error of each side.
+        limit: the largest ratio of an error to the next smaller one; 0 if all must be equal.
+        unit: smaller errors count as this one; ignored if all must be equal.
+    """
+    order = sorted(errors, key=lambda side: errors[side])
+    for place in range(1, len(order)):
+        nearer, error = errors[order[place - 1]], errors[order[place]]
+        if error > (limit * max(nearer, unit) if limit else nearer):
+            return tuple(side for side in errors if side in order[place:])
+    return ()
+
+
+_TF32_SHARE = 32 * TF32_EPS
+"""The largest error, relative to the largest value, that is attributed to TensorFloat-32 in several layers."""
+_TF32_REMEDY = (
+    "A possible cause is TF32, which onnx-ci disables: check whether the model or NVIDIA_TF32_OVERRIDE enables it. If "
+    "production runs with it, declare tf32=True. Otherwise look for an operator that the GPU's kernels compute differently."
+)
+
+
+def explain_drift_on_gpu(
+    sides: Sequence[CpuVsGpu], findings: Sequence[Finding], run: RuntimeRun | None, prepared: Prepared
+) -> list[Finding]:
+    """The findings of a cell on a GPU, with the probable causes of drift.
+
+    A note is added if only PyTorch on the GPU deviates: its noise, the unit of the comparison, is then too large.
+
+    Args:
+        sides: the result of :func:`compute_cpu_vs_gpu`.
+        findings: the findings of the cell.
+        run: ONNX Runtime's run on the GPU, if it is one of the runtimes.
+    """
+    by_output = {each.name: each for each in sides}
+    drifts = {(each.name, each.probe): each for each in (run.outputs if run else ())}
+    explained = []
+    for fault in findings:
+        sides_of_output = None if fault.output is None else by_output.get(fault.output)
+        drift = drifts.get((fault.output or "", str(fault.probe)))
+        is_of_drift = fault.drift is not None and fault.output is not None
+        explained.append(_explained(fault, drift, sides_of_output, prepared) if is_of_drift else fault)
+    for output in sides:
+        if output.apart == (f"PyTorch on {prepared.device}",):
+            message = f"{output.verdict} on output {output.name!r}, with a much larger error against float64"
+            remedy = "Look for what the model enables while it runs, such as TF32: it makes the comparison too coarse."
+            explained.append(finding("vacuous", message, remedy=remedy, severity=Severity.NOTE))
+    return explained
+
+
+def _explained(fault: Finding, drift: OutputDrift | None, sides: CpuVsGpu | None, prepared: Prepared) -> Finding:
+    """A finding about drift, with its probable causes."""
+    message, remedy, details = fault.message, fault.remedy, dict(fault.details)
+    if _may_be_tf32(drift, sides, prepared):
+        message, remedy, details["causes"] = f"{message}; TF32 causes errors of this size", _TF32_REMEDY, ["TF32"]
+    if sides is not None and sides.apart:
+        message, details["apart"] = f"{message}; {sides.verdict}", list(sides.apart)
+    return dataclasses.replace(fault, message=message, remedy=remedy, details=details)
+
+
+def _may_be_tf32(drift: OutputDrift | None, compared: CpuVsGpu | None, prepared: Prepared) -> bool:
+    """Whether TensorFloat-32 explains a drift: it was not requested, and ONNX Runtime on the CPU does not deviate."""
+    if drift is None or drift.dtype != "float32" or prepared.recipe.tf32:
+        return False
+    return drift.error <= _TF32_SHARE * drift.max_abs and (compared is None or "ONNX Runtime on cpu" not in compared.apart)

@@ -1,0 +1,377 @@
+"""From outputs and references to drift numbers and findings."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Unpack
+
+import torch
+
+from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.onnx_model.precision import PRECISIONS
+from onnx_ci.pipeline.compare.similarity import agreement, similarity
+from onnx_ci.pipeline.inputs.probes import EXAMPLE, EXTREME_TOLERANCE, Legality, Probe
+from onnx_ci.pipeline.model.live_model import dtype_name, has_noise, is_float8
+from onnx_ci.pipeline.reference import runtime_rounding
+from onnx_ci.pipeline.reference.reference import spread
+from onnx_ci.results.records import Finding, OutputDrift, Severity, Similarity
+from onnx_ci.results.rules import FindingFields, finding
+
+NEIGHBOR_SHARE = 0.001
+"""The share of 8-bit floats that may be one step off even if rounding changes none of them in the model itself."""
+
+HOPELESS = 16.0
+"""A drift so many times above its limit stays above it, however often the rounding of a lossy stage is simulated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The result of one run of the file."""
+
+    outputs: tuple[OutputDrift, ...]
+    findings: tuple[Finding, ...]
+    clipping: str | None = None
+    """What a quantized file clips on an input that onnx-ci made, so that no difference is an error."""
+
+    @property
+    def failing_outputs(self) -> set[str | None]:
+        """The names of the outputs that are wrong; ``None`` among them if a finding is about none."""
+        return {each.output for each in self.findings if each.severity is Severity.ERROR}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What messages call the two sides of a comparison, and what a fault on some inputs only means."""
+
+    tested: str = "the file"
+    reference: str = "the model"
+    rounding: str = "PyTorch's own rounding"
+    """The unit of drift."""
+    remedy: str | None = None
+    """What to do about wrong numbers. Default: what their rule says."""
+    is_traced: bool = True
+    """Whether the file was traced on the example, so that a fault that only other inputs show was frozen by tracing."""
+
+
+OF_AN_EXPORT = Terms()
+
+
+def compare_refined(
+    names: Sequence[str],
+    outputs: Sequence[torch.Tensor],
+    probe: Probe,
+    max_drift: DriftLimit,
+    runtime: str,
+    terms: Terms = OF_AN_EXPORT,
+) -> Comparison:
+    """:func:`compare`, and again with each refinement of the probe's reference as long as the file fails.
+
+    A difference that only the rounding of a lower precision explains is a note.
+    """
+    comparison = compare(names, outputs, probe, max_drift, runtime, terms)
+    for refine in probe.refinements:
+        if not _may_pass(comparison, probe):
+            break
+        refined = compare(names, outputs, dataclasses.replace(probe, reference=refine()), max_drift, runtime, terms)
+        explained = _explained_by_precision(comparison, refined, terms)
+        comparison = dataclasses.replace(refined, findings=(*refined.findings, *explained))
+    return comparison
+
+
+def _may_pass(comparison: Comparison, probe: Probe) -> bool:
+    """Whether a comparison that found something may pass with a more precise reference."""
+    if all(each.severity is Severity.NOTE for each in comparison.findings):
+        return False
+    # Integers have no limit: more simulations may show that they depend on rounding.
+    return not probe.reference.is_lossy or all(each.share_of_limit < HOPELESS for each in comparison.outputs if each.limit)
+
+
+def _explained_by_precision(before: Comparison, after: Comparison, terms: Terms) -> Iterator[Finding]:
+    """A note for each output that only passes in units of the rounding of a lower precision."""
+    passes_now = before.failing_outputs - after.failing_outputs
+    drift_before = {output.name: output.drift for output in before.outputs}
+    for output in after.outputs:
+        if output.reference in PRECISIONS and output.name in passes_now and output.drift <= output.limit:
+            yield finding(
+                "numeric-drift",
+                f"output {output.name!r} on {output.probe!r} is off by {output.error:.3g}: {drift_before[output.name]:.3g} "
+                f"times {terms.rounding}, but {output.drift:.3g} times that of {output.reference}, in which {terms.tested} "
+                "computes",
+                severity=Severity.NOTE,
+                remedy=f"No action is needed if {output.reference} is intended.",
+                output=output.name,
+                probe=output.probe,
+                drift=output.drift,
+            )
+
+
+def compare(
+    names: Sequence[str],
+    outputs: Sequence[torch.Tensor],
+    probe: Probe,
+    max_drift: DriftLimit,
+    runtime: str,
+    terms: Terms = OF_AN_EXPORT,
+) -> Comparison:
+    """Compare the file's ``outputs`` on ``probe`` with the reference, output by output.
+
+    Args:
+        names: the outputs' names in the graph.
+        max_drift: the largest drift that passes.
+        runtime: the runtime that computed the outputs.
+        terms: what messages call the two sides.
+    """
+    is_baked = terms.is_traced and probe.name != EXAMPLE
+    drifts: list[OutputDrift] = []
+    findings: list[Finding] = []
+    for position, (name, output) in enumerate(zip(names, outputs, strict=True)):
+        expected = probe.reference.own[position]
+        if output.shape != expected.shape:
+            rule = "edge-mismatch" if _only_warns(probe, terms) else "baked-shape" if is_baked else "shape-mismatch"
+            shapes = f"{list(output.shape)} in {terms.tested} and {list(expected.shape)} in {terms.reference}"
+            message = f"output {name!r} on {probe.name!r} has shape {shapes}"
+            findings.append(finding(rule, message, output=name, probe=probe.name))
+            continue
+        drift, of_output = _Output(name, position, output, probe, max_drift, terms).judge()
+        drifts.append(dataclasses.replace(drift, runtime=runtime))
+        findings += of_output
+    clipping = None if probe.is_given else probe.reference.clipping
+    return Comparison(outputs=tuple(drifts), findings=tuple(findings), clipping=clipping)
+
+
+def _only_warns(probe: Probe, terms: Terms, *, is_finite: bool = True) -> bool:
+    """Whether a mismatch is a warning because the model may never get the input. Two files must be the same there, too.
+
+    Args:
+        is_finite: whether both sides have numbers, not NaN or infinity on one side.
+    """
+    harmless = (Legality.DEGENERATE, Legality.EXTREME) if is_finite else (Legality.DEGENERATE,)
+    return terms.is_traced and probe.legality in harmless
+
+
+class _Output:
+    """One output on one probe: the elements that can be compared, and their errors."""
+
+    def __init__(self, name: str, position: int, got: torch.Tensor, probe: Probe, max_drift: DriftLimit, terms: Terms) -> None:
+        reference = probe.reference
+        self.name, self.probe, self.terms = name, probe, terms
+        self.precision = PRECISIONS.get(reference.method)
+        self.own = reference.own[position]
+        self.noise, self.noise_of_elements = reference.noise[position], reference.noise_of_elements(position)
+        self.is_exact = not has_noise(self.own)
+        self.method = "exact" if self.is_exact else reference.method
+        self.limit = 0.0 if self.is_exact else max_drift.of(name, dtype_name(self.own))
+        self.limit *= EXTREME_TOLERANCE if probe.legality is Legality.EXTREME else 1.0
+        self.rtol, self.atol = max_drift.tolerance_of(name, dtype_name(self.own))
+        self.raw, self.got, self.exact = got, got.double(), reference.exact[position].double()
+        comparable = torch.isfinite(self.own.double()) & torch.isfinite(self.exact) & reference.stable[position]
+        self.nonfinite = comparable & ~torch.isfinite(self.got)
+        self.judged = comparable & ~self.nonfinite
+        self.error = torch.where(self.judged, (self.got - self.exact).abs(), 0.0)
+        if self.is_exact:
+            # Not all integers up to 2**63 can be represented in float64, so they are compared unconverted.
+            same = got.to(self.own.dtype) == self.own
+            if is_float8(self.own):
+                same |= self._rounded_to_neighbor(got.to(self.own.dtype), reference.stable[position])
+            elif reference.is_lossy:
+                same |= self._flipped_as_often(same, reference.stable[position])
+            least = 0.0 if self.own.is_floating_point() else 1.0
+            self.error = torch.where(same | ~self.judged, 0.0, self.error.clamp(min=least))
+
+    def _rounded_to_neighbor(self, got: torch.Tensor, stable: torch.Tensor) -> torch.Tensor:
+        """Which 8-bit floats are one step off, as a value near the middle between two steps may be.
+
+        None of them if they are more than rounding explains.
+        """
+        steps_apart = (_step_number(got) - _step_number(self.own)).abs()
+        neighbors = self.judged & (steps_apart == 1)
+        most = max(int((~stable).sum()), int(neighbors.numel() * NEIGHBOR_SHARE))
+        return neighbors & (neighbors.sum() <= most)
+
+    def _flipped_as_often(self, same: torch.Tensor, stable: torch.Tensor) -> torch.Tensor:
+        """All integers of a lossy file, if no more of them differ than in its simulation: those are near ties."""
+        most = int((~stable).sum())
+        return torch.full_like(same, bool((~same & self.judged).sum() <= most))
+
+    def judge(self) -> tuple[OutputDrift, list[Finding]]:
+        """The drift of the output, and the findings about it."""
+        drift = self._measured()
+        findings = self._nonfinite()
+        if drift.index is not None and not self._passes(drift):
+            findings.append(self._drifted(drift))
+        elif self._would_pass_a_constant:
+            findings.append(self._finding("vacuous", self._too_coarse(drift), None, remedy=_TOO_COARSE))
+        return drift, findings
+
+    @property
+    def _would_pass_a_constant(self) -> bool:
+        """Whether the rounding of a quantized file is so coarse that nothing is known about an output."""
+        is_quantized = self.precision is not None and self.precision.is_uniform
+        return is_quantized and self.probe.is_given and not self.is_exact and self.noise * self.limit >= spread(self.exact)
+
+    def _too_coarse(self, drift: OutputDrift) -> str:
+        return (
+            f"{self._where}: {self._unit} in {self.terms.tested} is {drift.noise:.2g}, and the values are only "
+            f"{spread(self.exact):.2g} apart: with a limit of {drift.limit:g}, a constant would pass"
+        )
+
+    @property
+    def _where(self) -> str:
+        return f"output {self.name!r} on {self.probe.name!r}"
+
+    def _measured(self) -> OutputDrift:
+        some, error, noise, index = bool(self.judged.any()), 0.0, self.noise, None
+        if some:
+            index = tuple(map(int, torch.unravel_index((self.error / self.noise_of_elements).argmax(), self.error.shape)))
+            error, noise = self.error[index].item(), self.noise_of_elements[index].item()
+        size = torch.where(self.judged, self.exact.abs(), 0.0)
+        return OutputDrift(
+            name=self.name,
+            probe=self.probe.name,
+            dtype=dtype_name(self.own),
+            shape=tuple(self.own.shape),
+            drift=error / noise,
+            limit=self.limit,
+            error=error,
+            noise=noise,
+            max_abs=size.max().item() if some else 0.0,
+            max_rel=_largest_ratio(self.error, size),
+            index=index,
+            reference=self.method,
+            similarity=self._similarity() if some and self.probe.reference.is_lossy else None,
+            is_decisive=self._is_decisive and not _only_warns(self.probe, self.terms),
+        )
+
+    def _similarity(self) -> Similarity:
+        if self.is_exact:
+            return agreement(self.raw.to(self.own.dtype) == self.own, self.judged)
+        return similarity(self.got, self.exact, self.judged, self.noise)
+
+    @property
+    def _by_tolerance(self) -> bool:
+        return self.own.is_floating_point() and (self.rtol is not None or self.atol is not None)
+
+    def _passes(self, drift: OutputDrift) -> bool:
+        if self._by_tolerance:
+            allowed = (self.atol or 0.0) + (self.rtol or 0.0) * self.exact.abs()
+            return bool(((self.error <= allowed) | ~self.judged).all())
+        return drift.drift <= drift.limit
+
+    def _drifted(self, drift: OutputDrift) -> Finding:
+        index = drift.index or ()
+        got, expected = self.got[index].item(), self.exact[index].item()
+        where = f"output {self.name!r} at {list(index)} on {self.probe.name!r}"
+        if self._by_tolerance:
+            message = (
+                f"{where} is {got:.9g} and should be {expected:.9g}: off by {drift.error:.3g}, "
+                f"more than atol={self.atol or 0:g}, rtol={self.rtol or 0:g} allow (drift {drift.drift:.3g})"
+            )
+        elif self.is_exact:
+            whole = f"{self.raw[index].item()} and should be {self.own[index].item()}"
+            message = f"{where} is {whole}; {drift.dtype} values must be equal"
+        else:
+            message = (
+                f"{where} is {got:.9g} and should be {expected:.9g}: off by {drift.error:.3g}, which is {drift.drift:.3g} "
+                f"times {self._unit} ({drift.noise:.3g}); the limit is {drift.limit:g}"
+            )
+            if self.probe.reference.clipping is not None:
+                message += f"; {self.probe.reference.clipping}"
+            if self.probe.reference.decisions is not None:
+                message += "; something that the model decides by numbers here falls between float32 and float64"
+        rule = "baked-value" if self.terms.is_traced and self.probe.name != EXAMPLE else "numeric-drift"
+        return self._finding(
+            rule,
+            message,
+            None if self._is_decisive else Severity.NOTE,
+            drift=drift.drift,
+            details={"index": list(index)},
+        )
+
+    def _finding(
+        self, rule: str, message: str, severity: Severity | None, remedy: str | None = None, **fields: Unpack[FindingFields]
+    ) -> Finding:
+        only_warns = _only_warns(self.probe, self.terms, is_finite=rule != "nonfinite-mismatch")
+        is_edge = only_warns and severity is not Severity.NOTE
+        where: FindingFields = {**fields, "output": self.name, "probe": self.probe.name}
+        if is_edge:
+            return finding("edge-mismatch", message, **where)
+        return finding(rule, message, remedy=remedy or self._remedy, severity=severity, **where)
+
+    @property
+    def _is_decisive(self) -> bool:
+        # Among equal values, the order of indices is undefined; and a quantized file clips what it was not calibrated for.
+        is_undefined = self.is_exact and self.probe.has_ties
+        is_clipped = self.probe.reference.clipping is not None and not self.probe.is_given
+        is_clipped |= self.probe.special and self.precision is not None and self.precision.is_uniform
+        return not (is_undefined or is_clipped)
+
+    @property
+    def _unit(self) -> str:
+        """What messages call the unit of drift."""
+        if self.probe.reference.is_lossy:
+            return f"{self.method} rounding"
+        if self.method == runtime_rounding.METHOD:
+            return "the rounding of PyTorch and of runtimes"
+        return self.terms.rounding if self.precision is None else f"the rounding of {self.precision.name}"
+
+    def _nonfinite(self) -> list[Finding]:
+        """NaN and infinity on one side only.
+
+        An error; a note if the model's own type and float64 differ there, so that it depends on rounding, or if the model
+        itself gives NaN or infinity on a special input.
+        """
+        own = self.own.double()
+        same = (self.got == own) | (torch.isnan(self.got) & torch.isnan(own))
+        missing = ~torch.isfinite(own) & ~same
+        decided = (own == self.exact) | (torch.isnan(own) & torch.isnan(self.exact))
+        is_right = not self.probe.special
+        findings = []
+        for mask, severe in (
+            (self.nonfinite | (missing & decided & is_right), True),
+            (missing & ~(decided & is_right), False),
+        ):
+            if bool(mask.any()):
+                index = tuple(int(i) for i in mask.nonzero()[0])
+                got, expected = (f"{tensor[index].item():g}" for tensor in (self.got, own))
+                values = f"{got} in {self.terms.tested} and {expected} in {self.terms.reference}"
+                count = f"{int(mask.sum())} of {mask.numel()} values are NaN or infinite on one side"
+                message = f"{self._where}: {count}, first {values} at {list(index)}"
+                severity = Severity.ERROR if severe else Severity.NOTE
+                remedy = _PUT_ASIDE if bool(own[index].isnan()) else None
+                findings.append(self._finding("nonfinite-mismatch", message, severity, remedy=remedy))
+        return findings
+
+    @property
+    def _remedy(self) -> str | None:
+        """What to do about wrong numbers, or ``None`` for what their rule says."""
+        if self.precision is None:
+            return self.terms.remedy
+        return (
+            f"The rounding of {self.precision.name} explains less: look for an overflow, a wrong scale or a wrong zero point."
+        )
+
+
+_TOO_COARSE = (
+    "Look for a scale that is too large. If there is none, quantize with a scale for each channel, keep sensitive operators in "
+    "floating point, or give an example whose outputs differ more."
+)
+_PUT_ASIDE = (
+    "Operators that order values, such as Max, ReduceMax, MaxPool, ArgMax and TopK, need not keep NaN in ONNX. Replace NaN "
+    "before them, and put it back where it is meant: torch.where(x.isnan().any(-1), torch.nan, x.nan_to_num().amax(-1))."
+)
+
+
+def _step_number(tensor: torch.Tensor) -> torch.Tensor:
+    """The position of each 8-bit float among all values of its type, counted from zero."""
+    bits = tensor.contiguous().view(torch.uint8).to(torch.int16)
+    return torch.where(bits < 128, bits, 128 - bits)
+
+
+def _largest_ratio(error: torch.Tensor, size: torch.Tensor) -> float:
+    if not error.numel():
+        return 0.0
+    ratio = torch.where(error > 0, error / size, 0.0).max().item()
+    return ratio if not math.isnan(ratio) else math.inf

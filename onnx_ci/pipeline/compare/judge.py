@@ -1,0 +1,224 @@
+"""One file judged: its contract, then what each runtime computes with it, then whether it or a runtime is at fault."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.onnx_model import signature as onnx_signature
+from onnx_ci.onnx_model.files import files_in
+from onnx_ci.onnx_model.precision import has_int8_tensors
+from onnx_ci.onnx_model.signature import Signature
+from onnx_ci.pipeline.compare.attribution import attribute_faults, hidden_faults, without_overflow
+from onnx_ci.pipeline.compare.cpu_vs_gpu import compute_cpu_vs_gpu, explain_drift_on_gpu
+from onnx_ci.pipeline.compare.equal_axes import with_equal_axes
+from onnx_ci.pipeline.compare.runtime_run import RuntimeRun, run_file
+from onnx_ci.pipeline.contract import contract
+from onnx_ci.pipeline.contract.facts import facts_of
+from onnx_ci.pipeline.contract.requirements import check_requirements
+from onnx_ci.pipeline.contract.several_files import together
+from onnx_ci.pipeline.contract.weights import compare_weights
+from onnx_ci.pipeline.post_export.as_shipped import AsShipped
+from onnx_ci.pipeline.post_export.simplifiers import ort_optimized
+from onnx_ci.pipeline.prepare.prepare import Prepared
+from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
+from onnx_ci.pipeline.run.runtime import Runtime
+from onnx_ci.processes.capture import timed
+from onnx_ci.results.records import CpuVsGpu, ExportFacts, Finding, OutputDrift, Severity
+
+_UNMATCHED = frozenset({"input-missing", "input-extra", "output-mismatch", "probe-weights"})
+"""Rules after which inputs and outputs cannot be matched, or their values not be compared, with those of the model."""
+_WEIGHTS_UNREADABLE = frozenset({"checker", "external-data", "probe-weights"})
+"""Rules after which the weights in the file cannot be compared with the model's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedFile:
+    """An ONNX file to judge."""
+
+    path: Path
+    """The file that is read and run. It may be the complete file without its weights, which are external data in that."""
+    complete: Path
+    """The complete file; or a folder, if the recipe has several."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """What is known about a file."""
+
+    prepared: Prepared
+    """With what it was compared."""
+    signature: Signature | None
+    """``None`` if the file cannot be read."""
+    contract: tuple[Finding, ...]
+    """What is wrong with it that needs no inference."""
+    numbers: tuple[Finding, ...] = ()
+    """What is wrong with it, or with a runtime, when it runs."""
+    outputs: tuple[OutputDrift, ...] = ()
+    cpu_vs_gpu: tuple[CpuVsGpu, ...] = ()
+    facts: ExportFacts | None = None
+    """For a baseline; ``None`` for the file of a post-export stage."""
+    log: str = ""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All findings."""
+        return self.contract + self.numbers
+
+
+def judge(
+    file: JudgedFile, planned: PlannedCell, shipped: AsShipped, runtimes: Sequence[Runtime], timings: dict[str, float]
+) -> Judgement:
+    """Judge a file. A step runs even if an earlier one found something, as long as it can, so that one run reports everything.
+
+    Args:
+        file: the file.
+        planned: the cell that it is the file of.
+        shipped: what it is compared with.
+        runtimes: the runtimes that run it, wherever they can.
+        timings: the seconds of each stage are added to it.
+    """
+    judgement = _judge_contract(file, planned, shipped, timings)
+    signature = judgement.signature
+    if signature is None or _has_errors(each for each in judgement.contract if each.rule in _UNMATCHED):
+        return judgement
+    inference = _Inference(path=file.path, signature=signature, planned=planned, timings=timings)
+    judgement = _judge_numbers(judgement, inference, runtimes)
+    judgement = replace(judgement, numbers=with_equal_axes(judgement.numbers, signature, judgement.prepared))
+    computed = {_static_axis(each) for each in judgement.numbers} - {None}  # these say more of the same axes
+    return replace(judgement, contract=tuple(each for each in judgement.contract if _static_axis(each) not in computed))
+
+
+def _static_axis(finding: Finding) -> tuple[str | None, int] | None:
+    """The output and the axis that a ``static-axis`` is about; ``None`` for other findings."""
+    return (finding.output, finding.details["axis"]) if finding.rule == "static-axis" else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Inference:
+    """How the file of a cell is run."""
+
+    path: Path
+    signature: Signature
+    planned: PlannedCell
+    timings: dict[str, float]
+
+    @property
+    def device(self) -> str:
+        """The device of the cell."""
+        return self.planned.cell.device
+
+    def run(self, runtime: Runtime, prepared: Prepared, device: str) -> RuntimeRun:
+        """What a runtime computes on a device, compared with the model on each probe of ``prepared``."""
+        limit = self.planned.drift_limit
+        return run_file(runtime, self.path, self.signature, prepared, device=device, max_drift=limit, timings=self.timings)
+
+
+def _judge_numbers(judgement: Judgement, inference: _Inference, runtimes: Sequence[Runtime]) -> Judgement:
+    """``judgement``, with what the runtimes compute with the file."""
+    prepared, device = judgement.prepared, inference.device
+    runs = [inference.run(runtime, prepared, place) for runtime, place in _with_devices(runtimes, device)]
+    if any(each.fails_on_inputs for each in runs) and prepared.separated is not prepared:
+        return _judge_numbers(replace(judgement, prepared=prepared.separated), inference, runtimes)
+    runs, overflows = _without_overflows(runs, inference, prepared)
+    if not any(each.is_deployed for each in runs):  # if only reference runtimes are requested, they decide
+        runs = [replace(each, is_deployed=True) for each in runs]
+    of_onnxruntime = [each for each in runs if each.is_onnxruntime]
+    plain = OnnxRuntime(optimize=False, tf32=prepared.recipe.tf32)
+    is_faulty = any(each.faults for each in of_onnxruntime)
+    numbers = attribute_faults(runs, [inference.run(plain, prepared, device)] if is_faulty else [])
+    # Where ONNX Runtime replaces several nodes by one, it overlooks the exponent and takes every Pow for a square.
+    if of_onnxruntime and inference.signature.has_other_powers and not _has_errors(numbers):
+        on_example = replace(prepared, probes=(prepared.example,))  # its exponent matters on every input
+        numbers += hidden_faults(inference.run(plain, on_example, device))
+    sides: tuple[CpuVsGpu, ...] = ()
+    is_one_file = not inference.path.is_dir()
+    if inference.planned.cell.gpu is not None and not inference.planned.is_lossy and is_one_file:
+        on_gpu = next(iter(of_onnxruntime), None)
+        with timed("run", inference.timings):
+            limit = inference.planned.max_drift
+            sides = compute_cpu_vs_gpu(on_gpu, inference.path, inference.signature, prepared, max_drift=limit)
+        numbers = explain_drift_on_gpu(sides, numbers, on_gpu, prepared)
+    outputs = tuple(output for each in runs for output in each.outputs)
+    return replace(judgement, numbers=(*overflows, *numbers), outputs=outputs, cpu_vs_gpu=sides)
+
+
+def _judge_contract(file: JudgedFile, planned: PlannedCell, shipped: AsShipped, timings: dict[str, float]) -> Judgement:
+    """What is wrong with a file that needs no inference."""
+    prepared = shipped.prepared
+    with timed("contract", timings):
+        if file.complete.is_dir():
+            return _judge_contracts(file.complete, planned, shipped)
+        signature = onnx_signature.read_signature(file.path, prepared.weights)
+        if isinstance(signature, Finding):
+            return Judgement(prepared=prepared, signature=None, contract=(*shipped.findings, signature))
+        of_signature = contract.compare_signature(signature, prepared, planned.cell, domains=shipped.domains)
+        broken = _broken(file, signature, of_signature, planned, prepared)
+        facts = facts_of(signature, file.complete, prepared)
+    return Judgement(prepared=prepared, signature=signature, contract=(*shipped.findings, *broken), facts=facts)
+
+
+def _judge_contracts(folder: Path, planned: PlannedCell, shipped: AsShipped) -> Judgement:
+    """What is wrong with several files that needs no inference; each message begins with the name of the file."""
+    prepared, signatures, broken = shipped.prepared, [], [*shipped.findings]
+    files = files_in(folder)
+    for path in files:
+        signature = onnx_signature.read_signature(path)
+        if isinstance(signature, Finding):
+            of_file = [signature]
+        else:
+            signatures.append(signature)
+            of_content = contract.check_content(signature, prepared, planned.cell)
+            of_file = _broken(JudgedFile(path=path, complete=path), signature, of_content, planned, prepared)
+        broken += [replace(each, message=f"{path.stem}: {each.message}") for each in of_file]
+    if len(signatures) < len(files):
+        return Judgement(prepared=prepared, signature=None, contract=tuple(broken))
+    whole = together(signatures, prepared)
+    facts = facts_of(whole, folder, prepared)
+    return Judgement(prepared=prepared, signature=whole, contract=tuple(broken), facts=facts)
+
+
+def _broken(
+    file: JudgedFile, signature: Signature, of_signature: Iterable[Finding], planned: PlannedCell, prepared: Prepared
+) -> list[Finding]:
+    """What is wrong with a file, its signature included, that needs no inference."""
+    broken = [*onnx_signature.check(file.path, signature), *of_signature]
+    fold = functools.partial(ort_optimized, level="basic")
+    broken += check_requirements(file.path, file.complete, signature, planned.requirements, fold)
+    if not planned.is_lossy and not any(finding.rule in _WEIGHTS_UNREADABLE for finding in broken):
+        broken += compare_weights(file.path, prepared)
+    return broken
+
+
+def _with_devices(runtimes: Sequence[Runtime], device: str) -> Iterator[tuple[Runtime, str]]:
+    """The runtimes that can run here, each with the device on which it runs."""
+    for runtime in runtimes:
+        # A reference runtime checks the file, so it may fall back to the CPU; a deployed one must use the device.
+        for place in [device] if runtime.is_deployed else [device, "cpu"]:
+            if runtime.missing_device(place) is None:
+                yield runtime, place
+                break
+
+
+def _without_overflows(
+    runs: Sequence[RuntimeRun], inference: _Inference, prepared: Prepared
+) -> tuple[list[RuntimeRun], list[Finding]]:
+    """The runs by which a file is judged, and warnings about sums of int8 products that overflow."""
+    may_overflow = [each.is_onnxruntime and each.device == "cpu" and bool(each.faults) for each in runs]
+    if not any(may_overflow) or not _has_int8(inference.path):
+        return [*runs], []
+    exact = inference.run(OnnxRuntime(exact_int8=True), prepared, "cpu")
+    pairs = [without_overflow(each, exact) if may else (each, []) for each, may in zip(runs, may_overflow, strict=True)]
+    return [decisive for decisive, _ in pairs], [warning for _, warnings in pairs for warning in warnings]
+
+
+def _has_int8(path: Path) -> bool:
+    models = map(onnx_signature.read_model, files_in(path))
+    return any(not isinstance(model, Finding) and has_int8_tensors(model) for model in models)
+
+
+def _has_errors(findings: Iterable[Finding]) -> bool:
+    return any(finding.severity is Severity.ERROR for finding in findings)

@@ -1,0 +1,326 @@
+"""One runtime on one file: load it, run it on every probe, and compare its outputs with the model's."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from onnx_ci.errors import first_line
+from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.onnx_model.saved_inputs import file_name, write_inputs
+from onnx_ci.onnx_model.signature import Signature
+from onnx_ci.pipeline.compare.drift import compare_refined
+from onnx_ci.pipeline.compare.random_outputs import compare_random
+from onnx_ci.pipeline.contract import contract
+from onnx_ci.pipeline.inputs.probes import EXAMPLE, Legality, Probe
+from onnx_ci.pipeline.model.arrays import as_array, in_declared_type
+from onnx_ci.pipeline.model.devices import ran_out_of_memory
+from onnx_ci.pipeline.model.live_model import is_finite
+from onnx_ci.pipeline.prepare.prepare import Prepared
+from onnx_ci.pipeline.reference.random_samples import Sample, sample_of
+from onnx_ci.pipeline.run.files_together import FilesTogether, RunFilesError
+from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
+from onnx_ci.pipeline.run.runtime import Runtime, Session
+from onnx_ci.processes.capture import timed
+from onnx_ci.results.records import Finding, OutputDrift, Severity
+from onnx_ci.results.rules import RULES, finding
+from onnx_ci.text import count, listed
+
+_NOT_IMPLEMENTED = (
+    "The runtime lacks that operator at this opset, or for these data types on this device, such as bfloat16 on a CPU: export "
+    "another data type, judge the recipe where it will run (devices='cuda'), or try another opset, as onnx-ci fix does."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeRun:
+    """The result of running a file with one runtime."""
+
+    runtime: str
+    is_deployed: bool
+    """Whether models are deployed with it, so that its errors fail the cell; otherwise it is a reference runtime."""
+    outputs: tuple[OutputDrift, ...]
+    findings: tuple[Finding, ...]
+    device: str = "cpu"
+    is_onnxruntime: bool = False
+    """Whether the runtime is ONNX Runtime, so that it can also run the file without its optimizer."""
+
+    @property
+    def faults(self) -> tuple[Finding, ...]:
+        """What the file does wrong: errors, and warnings of degenerate inputs."""
+        return tuple(each for each in self.findings if each.severity is not Severity.NOTE)
+
+    @property
+    def fails_on_inputs(self) -> bool:
+        """Whether there are faults that depend on the inputs."""
+        return any(fault.rule not in ("load-error", "provider-mismatch") for fault in self.faults)
+
+
+def run_file(
+    runtime: Runtime,
+    path: Path,
+    signature: Signature,
+    prepared: Prepared,
+    *,
+    device: str,
+    max_drift: DriftLimit,
+    timings: dict[str, float],
+) -> RuntimeRun:
+    """Run the file at ``path`` on every probe and compare its outputs.
+
+    Errors of the runtime become findings, except for out-of-memory errors of a GPU, which are raised.
+
+    Args:
+        device: the device to run on.
+        max_drift: the largest drift that passes.
+        timings: the seconds of each stage are added to it.
+    """
+    file_run = _FileRun(runtime, signature, prepared, device, max_drift, timings)
+    file_run.run(path)
+    findings = file_run.findings if prepared.recipe.run_files is None else map(_of_several, file_run.findings)
+    return RuntimeRun(
+        runtime=runtime.name,
+        is_deployed=runtime.is_deployed,
+        outputs=tuple(file_run.outputs),
+        findings=tuple(findings),
+        device=device,
+        is_onnxruntime=isinstance(runtime, OnnxRuntime),
+    )
+
+
+class _FileRun:
+    """One run while it goes on: what is known so far."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        signature: Signature,
+        prepared: Prepared,
+        device: str,
+        max_drift: DriftLimit,
+        timings: dict[str, float],
+    ) -> None:
+        self._runtime, self._signature, self._prepared = runtime, signature, prepared
+        self._device, self._max_drift, self._timings = device, max_drift, timings
+        self._names = [value.name for value in signature.outputs]
+        self.outputs: list[OutputDrift] = []
+        self.findings: list[Finding] = []
+        self._runs_example = False
+        self._clipped: dict[str, str] = {}
+        """What a quantized file clips on inputs that onnx-ci made, by the name of the probe."""
+
+    def run(self, path: Path) -> None:
+        """Load the file and run it on every probe."""
+        try:
+            with timed("load", self._timings):
+                session = self._load(path)
+        except Exception as error:  # each runtime raises its own classes
+            _raise_if_out_of_memory(error)
+            reason = _in_words(error).replace(str(path), "the file")  # its path differs each time
+            message, details = f"{self._runtime.name} cannot load the file: {reason}", {"runtime": self._runtime.name}
+            remedy = _NOT_IMPLEMENTED if "NOT_IMPLEMENTED" in reason else None
+            self.findings.append(finding("load-error", message, details=details, remedy=remedy))
+            return
+        if session.provider != self._device.partition(":")[0]:
+            message = f"{self._runtime.name} ran on {session.provider}, but {self._device} was requested"
+            self.findings.append(finding("provider-mismatch", message))
+            return
+        self._run_probes(session)
+        if self._device != "cpu":
+            self.findings += self._nodes_on_cpu(session)
+
+    def _load(self, path: Path) -> Session:
+        """The file; or the files in a folder, which the recipe's function runs."""
+        prepared = self._prepared
+        if prepared.recipe.run_files is None:
+            return self._runtime.load(path, self._device)
+        load = functools.partial(self._runtime.load, device=self._device)
+        return FilesTogether(path, load, prepared.recipe.run_files, prepared.pristine, len(self._names))
+
+    def _run_probes(self, session: Session) -> None:
+        """Run the file on every probe, and compare its outputs."""
+        outputs_of: dict[str, Sequence[torch.Tensor]] = {}
+        followed = {probe.follows for probe in self._prepared.probes}
+        has_wrong_shapes = False
+        for probe in self._prepared.probes:
+            if probe.follows is not None and probe.follows not in outputs_of:
+                continue  # the file failed in the step before
+            fed = probe if probe.follows is None else probe.fed_with(outputs_of.pop(probe.follows))
+            outputs, samples = self._run_probe(session, fed)
+            if outputs is None:
+                continue
+            if probe.name in followed:
+                outputs_of[probe.name] = outputs
+            with timed("compare", self._timings):
+                self._compare(outputs, samples, fed)
+                if not has_wrong_shapes:
+                    wrong_shapes = contract.compare_execution(self._signature, outputs, fed, self._prepared.axes)
+                    has_wrong_shapes = bool(wrong_shapes)
+                    self.findings += wrong_shapes
+        self.findings += [*never_compared(self.outputs, self.findings), *_never_drawn(self._names, self._prepared.probes)]
+        if self._clipped:
+            clipping = next(iter(self._clipped.values()))
+            message = f"differences on {listed(self._clipped)} are not errors, because of what is clipped there: {clipping}"
+            self.findings.append(finding("vacuous", message, severity=Severity.NOTE, remedy=_UNCALIBRATED))
+
+    def _run_probe(self, session: Session, probe: Probe) -> tuple[list[torch.Tensor] | None, list[list[Sample]]]:
+        """The outputs on a probe, ``None`` if the file fails; and for a random model, samples of the outputs of more runs."""
+        try:
+            feeds = feeds_of(self._signature, self._prepared, probe)
+            with timed("run", self._timings):
+                outputs = session.run(feeds)
+                samples = [[*map(sample_of, session.run(feeds, seed=seed))] for seed in _seeds(len(probe.samples))]
+        except Exception as error:  # each runtime raises its own classes
+            _raise_if_out_of_memory(error)
+            message = f"{self._runtime.name} fails on {probe.name!r}: {_in_words(error)}"
+            if isinstance(error, RunFilesError):  # it says which file, or that the recipe's function failed
+                message = f"on {probe.name!r}, {_in_words(error)}"
+            details = {"runtime": self._runtime.name}
+            self.findings.append(finding(self._rule_of_failure(probe), message, probe=probe.name, details=details))
+            return None, []
+        self._runs_example = self._runs_example or probe.name == EXAMPLE
+        return outputs, samples
+
+    def _rule_of_failure(self, probe: Probe) -> str:
+        """The rule that a file breaks which fails on a probe."""
+        if probe.legality is Legality.DEGENERATE:
+            return "edge-mismatch"
+        # A file that runs on the example fails on other sizes because of them.
+        return "baked-shape" if self._runs_example else "run-error"
+
+    def _compare(self, outputs: list[torch.Tensor], samples: list[list[Sample]], probe: Probe) -> None:
+        """Compare the outputs on a probe with the model's."""
+        if probe.samples:
+            self.findings += compare_random(self._names, samples, probe)
+            return
+        comparison = compare_refined(self._names, outputs, probe, self._max_drift, self._runtime.name)
+        self.outputs += comparison.outputs
+        self.findings += map(self._as_on_example, comparison.findings)
+        if comparison.clipping is not None:
+            self._clipped[probe.name] = comparison.clipping
+
+    def _as_on_example(self, fault: Finding) -> Finding:
+        """A fault on another input; as one of the example, too, if the file is almost as far off there, within the limit.
+
+        A frozen value makes a file right on the example. One that is imprecise everywhere has no frozen value.
+        """
+        if fault.rule != "baked-value" or fault.drift is None:
+            return fault
+        on_example = (each.drift for each in self.outputs if each.probe == EXAMPLE and each.name == fault.output)
+        is_alike = fault.drift <= _ALIKE * next(on_example, 0.0)
+        rule = RULES["numeric-drift"]
+        remedy = rule.remedy if fault.remedy == RULES[fault.rule].remedy else fault.remedy
+        return dataclasses.replace(fault, rule=rule.id, remedy=remedy) if is_alike else fault
+
+    def _nodes_on_cpu(self, session: Session) -> Iterator[Finding]:
+        """A note if some nodes of a session on the GPU ran on the CPU; an error if the recipe forbids it."""
+        nodes, must = session.nodes_on_cpu, self._prepared.recipe.all_on_device
+        if nodes:
+            named = ", ".join(nodes[:3]) + (" and more" if len(nodes) > 3 else "")
+            ran = f"ran {count(len(nodes), 'node')} on cpu"
+            message = f"{self._runtime.name} {ran}, but {self._device} was requested: {named}"
+            severity = Severity.ERROR if must else Severity.NOTE
+            yield finding("provider-mismatch", message, remedy=_NO_KERNEL, severity=severity, details={"nodes": list(nodes)})
+        elif nodes is None and must:
+            message = f"{self._runtime.name} does not report which nodes ran on {self._device}, but the recipe requires all to"
+            remedy = "Check why the file does not run, or why no profile can be written."
+            yield finding("provider-mismatch", message, remedy=remedy)
+
+
+def _of_several(fault: Finding) -> Finding:
+    """A finding about files that run together; the remedy of an error is to judge each by itself."""
+    return dataclasses.replace(fault, remedy=_EACH_ALONE) if fault.severity is Severity.ERROR and fault.probe else fault
+
+
+_EACH_ALONE = (
+    "Look at what run_files hands from one file to the next: names, their order, positions, masks. A recipe for each file says "
+    "whether that file is right by itself, and if not, at which line it goes wrong."
+)
+_ALIKE = 4.0
+"""How many times as far off as on the example a file may be that is imprecise everywhere."""
+_UNCALIBRATED = (
+    'No action is needed if the file was calibrated on other inputs. To compare on those, give some: inputs="FILES.npz" in the '
+    "recipe, or --inputs."
+)
+_NO_KERNEL = "The provider has no kernel for them at this opset or data type; another opset may help, or other operators."
+
+
+def feeds_of(signature: Signature, prepared: Prepared, probe: Probe) -> dict[str, torch.Tensor]:
+    """The file's inputs by name: those of ``probe``, and the weights if the file was exported without them."""
+    weights = {name: prepared.weights[name] for name in signature.weights}
+    pairs = zip(signature.inputs, probe.inputs, strict=True)
+    return {**{value.name: in_declared_type(tensor, value.element_type) for value, tensor in pairs}, **weights}
+
+
+def save_failing(
+    findings: Iterable[Finding], inputs: Mapping[str, Sequence[torch.Tensor]], names: Sequence[str | None], folder: Path
+) -> None:
+    """Write the inputs on which a file fails, each as one file that ``--inputs`` reads.
+
+    Args:
+        inputs: the inputs by the name of the probe.
+        names: the inputs' names; those without one get their position.
+        folder: where the files are written.
+    """
+    failing = {each.probe for each in findings if each.severity is not Severity.NOTE}
+    for probe, tensors in inputs.items():
+        if probe in failing:
+            named = zip(names, tensors, strict=True)
+            arrays = {name or str(place): as_array(tensor) for place, (name, tensor) in enumerate(named)}
+            write_inputs(folder / file_name(probe), arrays)
+
+
+def _in_words(error: Exception) -> str:
+    """What a runtime says, without the place in ONNX Runtime's own code."""
+    return _IN_ONNXRUNTIME.sub(" ", first_line(error))
+
+
+_IN_ONNXRUNTIME = re.compile(r" ?/onnxruntime_src/\S+:\d+ [^()]*\([^()]*\)(?: const)? ")
+
+
+def _raise_if_out_of_memory(error: Exception) -> None:
+    if ran_out_of_memory(error):
+        raise error
+
+
+def never_compared(
+    outputs: Iterable[OutputDrift], findings: Iterable[Finding], of: str = "the model", remedy: str | None = None
+) -> list[Finding]:
+    """Findings about outputs of which no element was ever compared.
+
+    Args:
+        outputs: what was compared.
+        findings: what was found. Where only one side is finite, the output was compared, and is wrong.
+        of: what messages call the reference.
+        remedy: that of the findings, unless it is the rule's.
+    """
+    is_compared = {each.output: True for each in findings if each.output and each.rule == "nonfinite-mismatch"}
+    for output in outputs:
+        is_compared[output.name] = is_compared.get(output.name, False) or output.index is not None
+    return [_nothing_compared(name, f"finite and stable in {of}", remedy) for name, is_one in is_compared.items() if not is_one]
+
+
+def _never_drawn(names: Iterable[str], probes: Sequence[Probe]) -> list[Finding]:
+    """Findings about random outputs of which no element could ever be compared."""
+    samples = [sample for probe in probes for sample in probe.samples]
+    if not samples:
+        return []
+    by_output = zip(names, zip(*samples, strict=True), strict=True)
+    never = [name for name, runs in by_output if not any(bool(is_finite(sample.values).any()) for sample in runs)]
+    return [_nothing_compared(name, "finite in the model") for name in never]
+
+
+def _nothing_compared(name: str, what: str, remedy: str | None = None) -> Finding:
+    message = f"output {name!r} was never compared: on every input it is empty, or none of its values is {what}"
+    return finding("vacuous", message, remedy=remedy)
+
+
+def _seeds(count: int) -> list[int]:
+    """Seeds for runs of a random file. By default, ONNX Runtime (1.31.1) counts up, and such runs depend on each other."""
+    return torch.randint(1, 2**31 - 1, (count,), generator=torch.Generator().manual_seed(0)).tolist()

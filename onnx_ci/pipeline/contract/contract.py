@@ -1,0 +1,265 @@
+"""Whether a file's signature is what the recipe declares and what the model returns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import torch
+from onnx_ir.tensor_adapters import from_torch_dtype
+
+from onnx_ci.collection.axis_sizes import (
+    AxisSize,
+    axes_of_file,
+    axis_size_of_file,
+    is_generated,
+    is_same_axis,
+    solve,
+)
+from onnx_ci.onnx_model.signature import Signature, Value, check_paths, check_weights, data_type_name
+from onnx_ci.opsets import CUSTOM
+from onnx_ci.pipeline.inputs.probes import Probe
+from onnx_ci.pipeline.model.live_model import default_values, dtype_name, wrapper_without_constants
+from onnx_ci.pipeline.prepare.prepare import Prepared
+from onnx_ci.results.records import Cell, Finding, Severity
+from onnx_ci.results.rules import finding
+from onnx_ci.text import count, listed
+
+
+def compare_signature(signature: Signature, prepared: Prepared, cell: Cell, *, domains: Collection[str] = ()) -> list[Finding]:
+    """Every difference between the file's signature and what the recipe declares and the model returns.
+
+    Args:
+        domains: domains of operators that are allowed besides those that the recipe declares.
+    """
+    findings = check_content(signature, prepared, cell, domains=domains)
+    inputs, outputs = prepared.example.inputs, prepared.example.reference.own
+    findings += _compare_values("input", signature.inputs, inputs, prepared.input_names, prepared, cell)
+    declared = prepared.recipe.output_names
+    output_names = tuple(declared[i] if i < len(declared) else None for i in range(len(outputs)))
+    findings += _compare_values("output", signature.outputs, outputs, output_names, prepared, cell)
+    own, in_graph = prepared.own_output_names, [value.name for value in signature.outputs]
+    if own and not declared and set(own).isdisjoint(in_graph):
+        message = f"the outputs of the model have names ({', '.join(own)}) that are not in the file"
+        remedy = "Declare output_names in this order."
+        findings.append(finding("output-mismatch", message, severity=Severity.NOTE, remedy=remedy))
+    return findings
+
+
+def check_content(signature: Signature, prepared: Prepared, cell: Cell, *, domains: Collection[str] = ()) -> list[Finding]:
+    """What is wrong with a file, whatever inputs and outputs it should have. The arguments are those above."""
+    findings = []
+    if signature.opset != cell.opset:
+        findings.append(
+            finding(
+                "opset-mismatch",
+                f"opset {cell.opset} was requested, but the file is written at opset {signature.opset}",
+                remedy=_HAND_ON_OPSET if cell.exporter == CUSTOM else None,
+                opset=signature.opset,
+            )
+        )
+    declared_domains = (*prepared.recipe.export_options.get("custom_opsets", {}), *domains)
+    for domain in signature.foreign_domains:
+        if domain not in declared_domains:
+            findings += [finding("foreign-domain", f"the graph uses operators of the domain {domain!r}")]
+    return [*findings, *check_paths(signature), *check_weights(signature)]
+
+
+_HAND_ON_OPSET = "Let the export function write the opset that it gets: torch.onnx.export(..., opset_version=opset)."
+
+
+def _compare_values(
+    role: str,
+    values: Sequence[Value],
+    tensors: Sequence[torch.Tensor],
+    names: Sequence[str | None],
+    prepared: Prepared,
+    cell: Cell,
+) -> list[Finding]:
+    in_graph = [value.name for value in values]
+    if len(values) != len(tensors):
+        return [_count_mismatch(role, in_graph, tensors, names, prepared)]
+    labels = [name or actual for name, actual in zip(names, in_graph, strict=True)]
+    declared = labels if role == "output" or prepared.recipe.input_names else in_graph
+    if declared != in_graph:
+        return [
+            finding(
+                "name-mismatch",
+                f"the {role}s are declared as {', '.join(declared)}, but the graph has {', '.join(in_graph)}",
+                details={"declared": declared, "found": in_graph},
+            )
+        ]
+    findings = []
+    for label, value, tensor in zip(labels, values, tensors, strict=True):
+        if value.element_type != element_type_of(tensor):
+            types = f"{data_type_name(value.element_type)} in the graph and {dtype_name(tensor)} in the model"
+            message = f"{role} {value.name!r} is {types}"
+            findings.append(finding("dtype-mismatch", message))
+        findings += _compare_dims(role, value, label, tensor, prepared, cell)
+    return findings
+
+
+def element_type_of(tensor: torch.Tensor) -> int | None:
+    """ONNX's number for the tensor's data type; ``None`` if ONNX does not have it."""
+    try:
+        return from_torch_dtype(tensor.dtype).value
+    except TypeError:
+        return None
+
+
+def _compare_dims(role: str, value: Value, label: str, tensor: torch.Tensor, prepared: Prepared, cell: Cell) -> list[Finding]:
+    if value.dims is None:
+        return [finding("shape-mismatch", f"{role} {value.name!r} has no shape in the graph, not even a rank")]
+    shape = tuple(tensor.shape)
+    if len(value.dims) != len(shape):
+        return [
+            finding(
+                "shape-mismatch", f"{role} {value.name!r} has {len(value.dims)} axes in the graph and {len(shape)} in the model"
+            )
+        ]
+    findings = []
+    dynamic = prepared.axes.get(label, {})
+    for axis, (dim, size) in enumerate(zip(value.dims, shape, strict=True)):
+        where = f"axis {axis} of {role} {value.name!r}"
+        if axis in dynamic:
+            if isinstance(dim, int):
+                findings.append(
+                    finding(
+                        "static-axis",
+                        f"{where} is declared dynamic as {dynamic[axis]!r}, but is fixed to {dim} in the graph",
+                        details={"axis": axis, "size": dim},
+                        output=value.name if role == "output" else None,
+                    )
+                )
+            elif not (dim and is_same_axis(dim, dynamic[axis])) and not _may_differ(role, label, dynamic[axis], cell):
+                message = f"{where} is declared as {dynamic[axis]!r}, but is named {dim!r} in the graph"
+                findings.append(finding("name-mismatch", message, remedy=_remedy_of_name(dim, dynamic[axis], prepared)))
+        elif isinstance(dim, int) and dim != size:
+            findings.append(finding("shape-mismatch", f"{where} is {dim} in the graph and {size} in the model"))
+        elif not isinstance(dim, int) and role == "input":
+            message = f"{where} is symbolic in the graph ({dim}), but is not declared dynamic"
+            findings.append(finding("undeclared-axis", message))
+    return findings
+
+
+_ONE_NAME = "The exporter takes axes of two names to be equal. If they always are, give them one name."
+
+
+def _remedy_of_name(dim: str | None, axis: str, prepared: Prepared) -> str | None:
+    """How an axis keeps its name, which is another one in the file; ``None`` if nothing special is known."""
+    if constants := wrapper_without_constants(prepared.pristine):
+        return f"The exporter loses names of axes if some arguments are not tensors. To keep {axis!r}, fix those: {constants}."
+    is_declared = any(dim in of_tensor.values() for of_tensor in prepared.axes.values())
+    return _ONE_NAME if is_declared else None
+
+
+def _may_differ(role: str, name: str, axis: str, cell: Cell) -> bool:
+    """Whether an axis may have another name than the declared one.
+
+    Names that the exporter generated need not match. TorchScript uses the declared names of an output's axes; dynamo names such
+    an axis by its expression (``w - 2``), and so may other exporters.
+    """
+    return is_generated(name, axis) or (role == "output" and cell.exporter != "torchscript")
+
+
+_FEWER_OUTPUTS = (
+    "Return tensors from forward, in a flat tuple; torch's exporters drop everything else. If the exporter is right to leave "
+    "outputs out, choose those that it keeps: onnx_ci.adapt(model, outputs=NAMES_OR_FUNCTION)."
+)
+
+
+def _count_mismatch(
+    role: str, in_graph: Sequence[str], tensors: Sequence[torch.Tensor], names: Sequence[str | None], prepared: Prepared
+) -> Finding:
+    graph = f"the graph has {count(len(in_graph), role)} ({', '.join(in_graph) or 'none'})"
+    if role == "output":
+        message = f"the model returns {count(len(tensors), 'tensor')}, but {graph}"
+        return finding("output-mismatch", message, remedy=_FEWER_OUTPUTS if len(in_graph) < len(tensors) else None)
+    message = f"the model takes {count(len(tensors), 'tensor')}, but {graph}"
+    if len(in_graph) > len(tensors):
+        return _invented_input(message, default_values(prepared.pristine))
+    missing = [name for name in names if name is not None and name not in in_graph]
+    which = f"; missing: {', '.join(missing)}" if missing else ""
+    return finding("input-missing", message + which, details={"missing": missing})
+
+
+def _invented_input(message: str, defaults: Mapping[str, float | torch.Tensor]) -> Finding:
+    """An ``input-extra``. If forward has numbers or tensors as defaults, TorchScript has made inputs of them."""
+    if not defaults:
+        return finding("input-extra", message)
+    tensors = [name for name, value in defaults.items() if isinstance(value, torch.Tensor)]
+    shown = listed(f"the tensor {name}" if name in tensors else f"{name}={value!r}" for name, value in defaults.items())
+    what = "a default" if len(defaults) == 1 else "defaults"
+    fixed = ", ".join(f"{name!r}: {name if name in tensors else repr(value)}" for name, value in defaults.items())
+    of_tensors = f", with the default of forward as {listed(tensors)}" if tensors else ""
+    return finding(
+        "input-extra",
+        f"{message}: TorchScript makes inputs of numbers and tensors, and {shown} is {what} of forward",
+        remedy=f"Fix what is not an input in a wrapper without defaults: onnx_ci.adapt(model, fixed={{{fixed}}}){of_tensors}.",
+    )
+
+
+def compare_execution(
+    signature: Signature, outputs: Sequence[torch.Tensor], probe: Probe, axes_by_name: Mapping[str, Mapping[int, str]]
+) -> list[Finding]:
+    """Differences between the output shapes that the file declares, by number, name or expression, and those of ``outputs``.
+
+    Args:
+        signature: the signature of the file.
+        outputs: what the file returns.
+        probe: the inputs on which it does.
+        axes_by_name: the axes that the recipe declares dynamic.
+    """
+    sizes_by_name = [
+        (dim, size)
+        for value, tensor in zip(signature.inputs, probe.inputs, strict=True)
+        for dim, size in zip(value.dims or (), tensor.shape, strict=False)
+        if isinstance(dim, str)
+    ]
+    axes = axes_of_file(dim for dim, _ in sizes_by_name)
+    sizes = solve((axes[dim], size) for dim, size in sizes_by_name)
+    findings = []
+    for value, output in zip(signature.outputs, outputs, strict=True):
+        for axis, (dim, size) in enumerate(zip(value.dims or (), output.shape, strict=False)):
+            declared = _size_at(axes.get(dim) or axis_size_of_file(dim), sizes) if isinstance(dim, str) else dim
+            if declared is None or declared == size:
+                continue
+            if dim == declared and axis in axes_by_name.get(value.name, {}):
+                findings.append(_wrongly_declared(value, axis, axes_by_name[value.name][axis], size, probe))
+            else:
+                name = f"{dim!r}, which is {declared}" if isinstance(dim, str) else str(dim)
+                message = f"axis {axis} of output {value.name!r} is declared as {name}, but has size {size} on {probe.name!r}"
+                remedy = _NAMED if isinstance(dim, str) else _UNDECLARED
+                details = {"output": value.name, "axis": axis}
+                findings.append(finding("shape-mismatch", message, remedy=remedy, probe=probe.name, details=details))
+    return findings
+
+
+_NAMED = "Declare the output's axis in dynamic_axes, under a different name if its size differs."
+_FIXED_BY_EXPORTER = (
+    "The file computes other sizes; the exporter has only declared a fixed one. Try the other exporter; or set the axis's "
+    "dim_param in a stage, then=[FUNCTION], and allow this rule for the exporter's own file."
+)
+_UNDECLARED = (
+    "The file computes other sizes; the exporter has only declared a fixed one. TorchScript declares the axes of outputs that "
+    "dynamic_axes names, and dynamo infers them: name the axis there and use TorchScript; or set its dim_param in a stage, "
+    "then=[FUNCTION], and allow this rule for the exporter's own file."
+)
+
+
+def _wrongly_declared(value: Value, axis: int, label: str, size: int, probe: Probe) -> Finding:
+    """The finding about an axis of an output that the file computes in other sizes than the one that it declares."""
+    declared = (value.dims or ())[axis]
+    return finding(
+        "static-axis",
+        f"axis {axis} of output {value.name!r} is declared dynamic as {label!r}, and has size {size} on {probe.name!r}, but "
+        f"the graph declares {declared}",
+        remedy=_FIXED_BY_EXPORTER,
+        probe=probe.name,
+        output=value.name,
+        details={"axis": axis, "size": declared},
+    )
+
+
+def _size_at(axis: AxisSize, sizes: Mapping[str, int]) -> int | None:
+    """The size of an axis; ``None`` if it does not follow from ``sizes``."""
+    return axis.at(sizes) if all(name in sizes for name in axis.names) else None

@@ -1,0 +1,81 @@
+"""The facts of a cell for its baseline: what the file declares, what it was exported from, and what the model computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from onnx_ci.onnx_model.files import files_in
+from onnx_ci.onnx_model.signature import Signature, Value, data_type_name
+from onnx_ci.pipeline.model.live_model import has_noise, is_finite
+from onnx_ci.pipeline.prepare.prepare import Prepared
+from onnx_ci.results.records import DeclaredValue, ExportFacts, OutputValues
+
+SAMPLE = 8
+"""The number of values of an output in a baseline."""
+
+_DIGITS = {torch.float64: 17, torch.float16: 5, torch.bfloat16: 4}
+"""The decimal digits that identify a number of a type; 9 for other floating types."""
+
+
+def facts_of(signature: Signature, path: Path, prepared: Prepared) -> ExportFacts:
+    """The facts of a file.
+
+    Args:
+        signature: its signature.
+        path: its path, with its external data in the same folder; or the folder of several files.
+        prepared: the recipe that it was exported from.
+    """
+    files = {*files_in(path)}
+    files |= {file.parent / each.location for file in files for each in signature.external_data}
+    return ExportFacts(
+        opset=signature.opset,
+        ir_version=signature.ir_version,
+        domains=signature.domains,
+        inputs=tuple(map(_declared, signature.inputs)),
+        outputs=tuple(map(_declared, signature.outputs)),
+        operators=signature.operators,
+        initializers=signature.initializers,
+        initializer_bytes=signature.initializer_bytes,
+        file_bytes=sum(each.stat().st_size for each in files if each.is_file()) - signature.text_bytes,
+        weights=prepared.weights_sketch,
+        arguments=prepared.arguments_sketch,
+        values=tuple(_values([value.name for value in signature.outputs], prepared)),
+    )
+
+
+def _declared(value: Value) -> DeclaredValue:
+    dims = None if value.dims is None else tuple("?" if dim is None else str(dim) for dim in value.dims)
+    return DeclaredValue(name=value.name, dtype=data_type_name(value.element_type), dims=dims)
+
+
+def _values(names: Sequence[str], prepared: Prepared) -> Iterator[OutputValues]:
+    """The values of the outputs on the example, from the exact reference: it is the same on each runtime and processor."""
+    reference = prepared.example.reference
+    if prepared.recipe.nondeterministic or len(names) != len(reference.own):
+        return
+    for name, own, exact, noise, stable in zip(
+        names, reference.own, reference.exact, reference.noise, reference.stable, strict=True
+    ):
+        # Where the model's own type overflows, values in float64 are not comparable.
+        flat = torch.where(is_finite(own), exact.double(), own.double()).flatten()
+        finite = flat[torch.isfinite(flat)]
+        if not finite.numel() or not bool(stable.all()):
+            continue  # values that depend on rounding are not the same on each machine
+        digits = _DIGITS.get(own.dtype, 9) if own.is_floating_point() else 17
+        places = [index * (len(flat) - 1) // (SAMPLE - 1) for index in range(SAMPLE)]
+        yield OutputValues(
+            name=name,
+            noise=float(f"{noise:.3g}") if has_noise(own) else 0.0,
+            least=_rounded(finite.min(), digits),
+            mean=_rounded(finite.mean(), digits),
+            largest=_rounded(finite.max(), digits),
+            spread=_rounded(finite.std(correction=0), digits),
+            sample=tuple(_rounded(flat[place], digits) for place in dict.fromkeys(places)),
+        )
+
+
+def _rounded(value: torch.Tensor, digits: int) -> float:
+    return float(f"{float(value):.{digits}g}")

@@ -1,0 +1,284 @@
+"""The finding from an exporter's error: its rule, the line of the model that it is about, and a remedy that fits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import starmap
+
+import torch
+
+from onnx_ci.errors import disk_error
+from onnx_ci.onnx_model.files import NotAModelError
+from onnx_ci.opsets import CUSTOM
+from onnx_ci.pipeline.export.error_lines import line_of_error, line_that_fixes, was_unhandled
+from onnx_ci.pipeline.export.handling import handling_of
+from onnx_ci.pipeline.model.containers import name_of, named_leaves
+from onnx_ci.pipeline.model.live_model import bound_arguments, wrapper_by_position, wrapper_without_constants
+from onnx_ci.pipeline.model.module import exportable
+from onnx_ci.pipeline.prepare.prepare import Prepared
+from onnx_ci.processes.capture import ESCAPES
+from onnx_ci.results.records import Cell, Finding
+from onnx_ci.results.rules import finding
+
+# Errors of unsupported operators and opsets. Classes and messages differ between releases of torch. The first match wins.
+_UNSUPPORTED_OPERATOR_CLASSES = ("UnsupportedOperatorError", "DispatchError")
+_MESSAGES = tuple(
+    (rule, re.compile(pattern, re.IGNORECASE))
+    for rule, pattern in (
+        ("unsupported-opset", r"Unsupported (?:onnx_opset_version|ONNX opset version)|opset_version .* (?:is|must be)"),
+        ("unsupported-opset", r"Target opset version \d+ is not supported"),
+        ("unsupported-operator", r"No ONNX function found for|operator .* is not supported|not supported in opset"),
+        ("unsupported-operator", r"is currently not supported"),
+        ("unsupported-operator", r"support for this operator was added in version|Unsupported: ONNX export of"),
+    )
+)
+_OPERATORS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"OpOverload\(op='(.+?)', overload='(.+?)'\)",
+        r"the operator '(.+?)'",
+        r"unrecognized namespace (\w+::\w+)",
+        r"ONNX export of (?:operator )?(.+?)(?: in opset \d+| is not supported)?\.",
+    )
+)
+"""How these messages name the operator."""
+_ADVICE = re.compile(r"\[Caused by the value|This is step \d/\d of exporting the model to ONNX")
+"""Where the part of the first line begins that is meant for the exporters' developers."""
+
+
+def judge_error(error: BaseException, cell: Cell, prepared: Prepared) -> Finding:
+    """What went wrong in an export."""
+    chain = _chain(error)
+    who = _in_words(cell, prepared)
+    if isinstance(error, NotAModelError):
+        of_function = _RETURN if prepared.recipe.run_files is None else _RETURN_ALL
+        return finding("export-error", f"{who} {error}", remedy=of_function if cell.exporter == CUSTOM else None)
+    message = message_of(error, who)
+    if full := disk_error(error):
+        return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}; {message}")
+    source = line_of_error(chain)
+    for link in chain:
+        if rule := rule_of_error(link):
+            operator = _operator(str(link))
+            return finding(rule, message, operator=operator, remedy=_remedy_of_operator(rule, operator, cell), source=source)
+    if about_size := _fixed_size(message, prepared):
+        return about_size
+    if remedy := _suggested_by_torch(chain) or _remedy_of_guard(chain) or _remedy_of_names(message):
+        return finding("export-error", message, remedy=remedy, source=source)
+    if remedy := _remedy_of_call(prepared, cell, has_line=source is not None):
+        return finding("export-error", message, remedy=remedy, source=source)
+    remedy = _TRANSLATION if any(type(link).__name__ == "ConversionError" for link in chain) else None
+    return _unsupported_class(prepared, cell, chain[-1]) or finding("export-error", message, remedy=remedy, source=source)
+
+
+def _remedy_of_call(prepared: Prepared, cell: Cell, *, has_line: bool) -> str | None:
+    """How to call the model, if the exporter does not take all kinds of arguments that the call has.
+
+    An error at a line of the model has another cause, except that TorchScript never passes an argument by name.
+    """
+    call, is_torchscript = prepared.pristine, cell.exporter == "torchscript"
+    if (is_torchscript or not has_line) and (wrapper := wrapper_by_position(call)):
+        return (
+            f"The exporter takes no arguments by name here. Pass them by position: {wrapper}, with the arguments in this order."
+        )
+    if not has_line and (wrapper := wrapper_without_constants(call)):
+        return f"The exporter does not take all arguments that are not tensors. Fix their values: {wrapper}."
+    return None
+
+
+_TRANSLATION = (
+    "torch.export took the model, and the translation to ONNX failed. Another version may translate it: onnx-ci why CELL "
+    "--versions looks for one, with --with-torch among those of torch, too. Or rewrite the line."
+)
+_RETURN_ALL = 'Return each file by name, as a path, a program or a model: {"prefill": path, "decode": other}.'
+_RETURN = "Write the file to the path that the function gets, or return a program, a model or the path of the file."
+
+
+def _in_words(cell: Cell, prepared: Prepared) -> str:
+    """The exporter of a cell, as messages name it."""
+    function = prepared.recipe.export
+    if cell.exporter != CUSTOM or function is None:
+        return f"the {cell.exporter} exporter"
+    return f"the export function {getattr(function, '__name__', type(function).__name__)}"
+
+
+def message_of(error: BaseException, who: str) -> str:
+    """What an exporter raised, and what caused it: the first paragraph of each."""
+    message = f"{who} raised {_first_paragraph(error)}"
+    cause = _chain(error)[-1]
+    return message if cause is error else f"{message.rstrip('.')}, caused by {_first_paragraph(cause)}"
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """An error and its causes, the first cause last."""
+    chain: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in chain:
+        chain.append(link)
+        link = link.__cause__ or (link.__context__ if was_unhandled(link.__context__) else None)
+    return chain
+
+
+def _remedy_of_operator(rule: str, operator: str | None, cell: Cell) -> str | None:
+    """How to give the exporter what it lacks, if that is known."""
+    if rule != "unsupported-operator" or operator is None or not _OPERATOR_NAME.fullmatch(operator):
+        return None
+    if _ON_GPUS_ALONE.match(operator):
+        return "On the CPU, torch uses operators that can be exported, and the file runs on any device: export it there."
+    how = handling_of(cell.exporter).remedy_of_operator(operator, cell.opset)
+    if how is None:
+        return None
+    return f"Raise the opset, rewrite the operation, or translate it: {how}. A known gap is expect=onnx_ci.unsupported(...)."
+
+
+_ON_GPUS_ALONE = re.compile(r"aten(::|\.)_thnn_fused_")
+"""Operators that torch.nn.LSTMCell and GRUCell use on GPUs only."""
+_OPERATOR_NAME = re.compile(r"\w+(::|\.)\w+(\.\w+)?")
+_GUARDS = frozenset({"GuardOnDataDependentSymNode", "UserError", "DataDependentOutputException"})
+"""Errors of branches and sizes that depend on values."""
+
+
+def _remedy_of_guard(chain: Sequence[BaseException]) -> str | None:
+    is_guard = any(type(link).__name__ in _GUARDS and "data-dependent" in str(link).lower() for link in chain)
+    if not is_guard:
+        return None
+    return "The code asks for a value, which a graph does not know: use torch.where or torch.cond, or torch._check for sizes."
+
+
+_GRAPH_OF_FX = re.compile(r"'Graph' object has no attribute '(inputs|outputs)'")
+
+
+def _remedy_of_names(message: str) -> str | None:
+    """TorchScript looks for names that are not declared in the graph of a model, and those of ``torch.fx`` have none."""
+    if not _GRAPH_OF_FX.search(message):
+        return None
+    return "With dynamic axes, a torch.fx.GraphModule needs the names of all inputs and outputs: declare them."
+
+
+_FIXED = re.compile(
+    r"(?:static shape|(?P<hint>hint)) of (?P<size>\d+) for dimension inputs"
+    r"(?P<dimension>(?P<argument>\[\S+\])\.shape\[(?P<axis>\d+)\])"
+)
+"""What torch.export says of a size; of a hint, where it takes an axis for constant because its size in the example is 1."""
+
+_MARKED = re.compile(
+    r"You marked L(\[\S+\])\.size\(\)\[(\d+)\] as dynamic but your code specialized it to be a constant \((\d+)\)"
+    r"(?:\. If you're using mark_dynamic.*?Dim\.AUTO)?"
+)
+"""The same in other words, with advice about functions that the recipe does not use."""
+_POSITION = re.compile(r"(?<=dimension inputs)\[(\d+)\]")
+"""An argument by its position, as torch 2.15 calls it; before, it gives the parameter's name."""
+
+
+def _fixed_size(message: str, prepared: Prepared) -> Finding | None:
+    """A finding about the axes that ``torch.export`` fixes, if the message names any, as ``inputs['x'].shape[0]``."""
+    arguments = bound_arguments(prepared.pristine)
+    names: dict[int, str | int] = dict(enumerate(arguments))
+    message = _MARKED.sub(r"a static shape of \3 for dimension inputs\1.shape[\2]", message)
+    message = _POSITION.sub(lambda match: f"[{names.get(int(match[1]), int(match[1]))!r}]", message)
+    named = named_leaves(arguments)
+    keys = ("".join(f"[{key!r}]" for key in path) for path, leaf in named if isinstance(leaf, torch.Tensor))
+    inputs = dict(zip(keys, prepared.input_names, strict=False))
+
+    def axis_in(fixed: re.Match[str]) -> str:
+        name = inputs.get(fixed["argument"])
+        label = prepared.axes.get(name or "", {}).get(int(fixed["axis"]))
+        return f"{f'the axis {label!r}' if label else 'axis ' + fixed['axis']} of {name or fixed['argument']!r}"
+
+    first = _FIXED.search(message)
+    if first is None:
+        return None
+    message = _FIXED.sub(lambda match: f"{match['hint'] or 'static size'} of {match['size']} for {axis_in(match)}", message)
+    if first["hint"]:
+        remedy = f"torch.export takes a size of 0 or 1 for a constant: let {axis_in(first)} be 2 or more in the example."
+        return finding("export-error", message, remedy=remedy)
+    return finding(
+        "export-error",
+        message,
+        remedy=f"torch.export fixes {axis_in(first)} to {first['size']}: do not loop over it, take no int() of its size, and "
+        "combine it with no tensor of a fixed size; or do not declare it dynamic.",
+        source=line_that_fixes(prepared, first["dimension"]),
+    )
+
+
+_SUGGESTED = re.compile(r"Suggested fixes:\s*\n((?:\s*\w+ = .+\n?)+)")
+_RELATION = re.compile(r"(\w+) = \s*(.*\S)")
+
+
+def _suggested_by_torch(chain: Sequence[BaseException]) -> str | None:
+    """What torch.export suggests for sizes that it cannot keep dynamic, such as ``height = 8*_height``, as a remedy."""
+    suggestion = next(filter(None, map(_SUGGESTED.search, map(_without_escapes, chain))), None)
+    if suggestion is None:
+        return None
+    return f"torch.export suggests: {'; '.join(starmap(_declaration, _RELATION.findall(suggestion[1])))}."
+
+
+def _declaration(name: str, size: str) -> str:
+    """How to declare what torch.export suggests for an axis."""
+    if size.isdecimal():
+        return f"do not declare {name!r} dynamic, because it is always {size}"
+    if size.startswith("Dim("):
+        return f"declare the sizes of {name!r} in dynamic_shapes, torch.export.{size}"
+    return f"name the axis {name!r} by its size, {size!r}"
+
+
+def _unsupported_class(prepared: Prepared, cell: Cell, error: BaseException) -> Finding | None:
+    """An ``export-error`` about a class that the exporter does not support: of the model, an argument or an output."""
+    exporter = handling_of(cell.exporter)
+    model = exportable(prepared.pristine.model)
+    if not exporter.takes_model(model):
+        remedy = "Let the recipe declare exporter='dynamo' and opsets from 18, or return a torch.nn.Module"
+        of_program = ", such as program.module()" if isinstance(model, torch.export.ExportedProgram) else ""
+        return _not_supported(f"{type(model).__name__}, the class of the model", cell, error, f"{remedy}{of_program}.")
+    for argument in prepared.arguments:
+        if not exporter.takes_argument(argument):
+            name = argument.kind.__name__
+            what = f"{name}, the class of the argument {name_of(argument.path)}"
+            remedy = f"onnx_ci.adapt(model, inputs=FUNCTION), where FUNCTION makes the {name} from tensors"
+            return _not_supported(what, cell, error, f"Let the model take tensors: {remedy}.")
+    for output in prepared.outputs:
+        if not exporter.takes_output(output):
+            where = f"the output {name_of(output.path)}" if output.path else "what the model returns"
+            what = f"{output.kind.__name__}, the class of {where}"
+            return _not_supported(what, cell, error, "Let the model return tensors: onnx_ci.adapt(model).")
+    return None
+
+
+def _not_supported(what: str, cell: Cell, error: BaseException, remedy: str) -> Finding:
+    message = f"the {cell.exporter} exporter does not support {what}: {_first_paragraph(error)}"
+    return finding("export-error", message, remedy=remedy)
+
+
+def rule_of_error(error: BaseException) -> str | None:
+    """The rule of an exporter's error: ``unsupported-operator``, ``unsupported-opset``, or ``None`` for other errors."""
+    if type(error).__name__ in _UNSUPPORTED_OPERATOR_CLASSES:
+        return "unsupported-operator"
+    return next((rule for rule, pattern in _MESSAGES if pattern.search(str(error))), None)
+
+
+def _operator(message: str) -> str | None:
+    """The operator that a message names."""
+    match = next(filter(None, (pattern.search(message) for pattern in _OPERATORS)), None)
+    return None if match is None else ".".join(match.groups())
+
+
+def _first_paragraph(error: BaseException) -> str:
+    """The class and the first paragraph of an exporter's error, with the second one if a colon announces it.
+
+    The rest is for the exporter's developers and is in the log. Addresses of objects are left out: they differ in each run.
+    """
+    paragraph = re.split(r"(?<!:)\n\s*\n", _without_escapes(error).strip(), maxsplit=1)[0]
+    text = _ADVICE.split(_ADDRESS.sub("", paragraph))[0]
+    return f"{type(error).__qualname__}: {' '.join(text.split())[:_LONGEST] or 'no message'}"
+
+
+def _without_escapes(error: BaseException) -> str:
+    return ESCAPES.sub("", str(error))
+
+
+_LONGEST = 1000
+"""Longer paragraphs are cut off; the log has them."""
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")

@@ -1,0 +1,373 @@
+"""The dynamic axes of inputs, and those that a recipe declares, checked against its example.
+
+The sizes of axes are functions of variables (:mod:`onnx_ci.collection.axis_sizes`): the name of an axis is a variable, or an
+expression of variables. Only variables are given other sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from onnx_ci.collection.axis_sizes import (
+    LONGEST,
+    AxisSize,
+    DeclaredSizes,
+    MultipleOf,
+    axis_size,
+    axis_size_in,
+    permitted,
+    solve,
+)
+from onnx_ci.collection.recipe import Recipe
+from onnx_ci.errors import RecipeError, did_you_mean
+from onnx_ci.pipeline.model.containers import children_of, keys_of, named_leaves
+from onnx_ci.pipeline.model.live_model import Call, Outputs, PrepareError, bound_arguments, recipe_error
+from onnx_ci.pipeline.model.module import signature_of
+from onnx_ci.results.rules import finding
+from onnx_ci.text import listed
+
+# --- the axes of inputs -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A dynamic axis of an input."""
+
+    index: int
+    """The position of the input."""
+    axis: int
+    size: AxisSize
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputAxes:
+    """The dynamic axes of inputs. Their sizes follow from those of variables."""
+
+    places: tuple[Place, ...]
+    declared: Mapping[str, DeclaredSizes] = field(default_factory=dict)
+    """The sizes that a variable can have, by its name, as ``dynamic_sizes`` declares them."""
+    limits: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """The smallest and the largest size that a variable can have, as its ``Dim`` declares them."""
+    fixed: frozenset[str] = frozenset()
+    """Variables that keep their size."""
+
+    def sizes_in(self, inputs: Sequence[torch.Tensor], indices: Collection[int] | None = None) -> dict[str, int]:
+        """The sizes of the variables in ``inputs``, of which those at ``indices`` determine them (default: all)."""
+        places = (place for place in self.places if indices is None or place.index in indices)
+        return solve((place.size, inputs[place.index].shape[place.axis]) for place in places)
+
+    def free_sizes(self, inputs: Sequence[torch.Tensor], following: Collection[int]) -> dict[str, int]:
+        """The sizes of the variables in ``inputs`` that are not fixed and that an input outside of ``following`` has."""
+        independent = {name for place in self.places if place.index not in following for name in place.size.names}
+        return {name: size for name, size in self.sizes_in(inputs).items() if name in independent - self.fixed}
+
+    def fitted(
+        self,
+        inputs: Sequence[torch.Tensor],
+        sizes: Mapping[str, int],
+        changed: Collection[str],
+        *,
+        least: int = 1,
+        most: float = math.inf,
+    ) -> list[torch.Tensor] | None:
+        """The inputs with the sizes that follow from those of the variables.
+
+        Args:
+            sizes: the sizes of all variables.
+            changed: the variables that have other sizes in ``inputs``; axes without them are left as they are.
+            least: the smallest size; ``None`` is returned if one would be smaller.
+            most: how many elements an input may have; ``None`` is returned if one would have more.
+        """
+        tensors = list(inputs)
+        for place in self.places:
+            if not any(name in changed for name in place.size.names):
+                continue
+            size, tensor = place.size.at(sizes), tensors[place.index]
+            if size is None or size < least or size * (tensor.numel() // max(tensor.shape[place.axis], 1)) > most:
+                return None
+            tensors[place.index] = resized(tensor, place.axis, size)
+        return tensors
+
+    def has_other_sizes(self, name: str, size: int) -> bool:
+        """Whether a variable can have another size than ``size``."""
+        declared = self.declared.get(name)
+        sizes = declared if isinstance(declared, tuple) else self.permitted(name)[:2]
+        return any(each != size for each in sizes)
+
+    def permitted(self, name: str) -> range:
+        """The sizes that a variable can have, if they are not listed one by one."""
+        declared = self.declared.get(name)
+        return permitted(None if isinstance(declared, tuple) else declared, *self.limits.get(name, ()))
+
+
+def resized(tensor: torch.Tensor, axis: int, size: int) -> torch.Tensor:
+    """``tensor`` with ``size`` along ``axis``, by repeating its slices."""
+    old_size = tensor.shape[axis]
+    if size == old_size:
+        return tensor
+    if old_size == 0:
+        return tensor.new_zeros([*tensor.shape[:axis], size, *tensor.shape[axis + 1 :]])
+    return tensor.index_select(axis, torch.arange(size) % old_size)
+
+
+# --- the axes that a recipe declares ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredAxes:
+    """The dynamic axes of a recipe's inputs and outputs."""
+
+    labels: Mapping[str, Mapping[int, str]]
+    """Their names or expressions, by the name of the input or output and the axis."""
+    inputs: InputAxes
+    dims: Mapping[str, Any]
+    """What dynamo gets in the place of a name: derived ``Dim`` objects, those that they derive from, and ``Dim.AUTO``."""
+    automatic: frozenset[str]
+    """The axes, by name, for which a model need not take other sizes: those with ``Dim.AUTO``."""
+
+    def wrong_outputs(
+        self, names: Sequence[str], inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+    ) -> Iterator[str]:
+        """The outputs, which the model returns for ``inputs``, whose sizes are not the declared expressions, in words."""
+        sizes = self.inputs.sizes_in(inputs)
+        for name, tensor in zip(names, outputs, strict=False):
+            for axis, label in self.labels.get(name, {}).items():
+                declared = axis_size_in(name, label)
+                if not declared.is_name and (size := declared.at(sizes)) != tensor.shape[axis]:
+                    where = f"axis {axis} of output {name!r} is declared as {label!r}"
+                    expected = f"which is {size} for {_written(declared, sizes)}"
+                    yield f"{where}, {expected}, but the model returns {tensor.shape[axis]}"
+
+
+def declared_axes(recipe: Recipe, call: Call, inputs: Sequence[torch.Tensor], outputs: Outputs) -> DeclaredAxes:
+    """The dynamic axes, checked against the names, ranks and sizes of the example's inputs and outputs.
+
+    Raises:
+        PrepareError: an axis does not exist, or its declared size is not the example's.
+    """
+    ranks = {name: tensor.dim() for name, tensor in zip(recipe.input_names, inputs, strict=False)}
+    ranks |= {name: tensor.dim() for name, tensor in zip(recipe.output_names, outputs, strict=False)}
+    labels, dims = _axes_from_shapes(recipe, call) if recipe.dynamic_shapes is not None else (recipe.dynamic_axes, {})
+    for name, by_axis in labels.items():
+        if name not in ranks:
+            message = f"dynamic_axes names {name!r}, which is neither in input_names nor in output_names"
+            raise PrepareError(finding("unknown-axis", message + did_you_mean(name, ranks)))
+        for axis in by_axis:
+            if not 0 <= axis < ranks[name]:
+                raise PrepareError(
+                    finding("unknown-axis", f"{name!r} has no axis {axis}: it has {ranks[name]} axes, counted from 0")
+                )
+    places = _places(recipe.input_names[: len(inputs)], labels)
+    automatic = frozenset(name for name, dim in dims.items() if _kind(dim) == _kind(torch.export.Dim.AUTO))
+    axes = DeclaredAxes(
+        labels=labels,
+        inputs=InputAxes(places=places, declared=recipe.dynamic_sizes, limits=_limits(dims)),
+        dims={name: dim for name, dim in dims.items() if name in {*_related(dims), *automatic}},
+        automatic=automatic,
+    )
+    _check_example(axes, recipe, inputs, outputs)
+    _check_sizes(axes, recipe, inputs)
+    return axes
+
+
+def _places(names: Sequence[str], labels: Mapping[str, Mapping[int, str]]) -> tuple[Place, ...]:
+    try:
+        return tuple(
+            Place(index=index, axis=axis, size=axis_size_in(name, label))
+            for index, name in enumerate(names)
+            for axis, label in labels.get(name, {}).items()
+        )
+    except RecipeError as error:  # of dynamic_shapes, whose names are not known when the recipe is declared
+        raise PrepareError(finding("unknown-axis", str(error))) from None
+
+
+def _check_example(axes: DeclaredAxes, recipe: Recipe, inputs: Sequence[torch.Tensor], outputs: Outputs) -> None:
+    """Check that the example determines all variables and has the sizes that follow from them."""
+    known = axes.inputs.sizes_in(inputs)
+    for place in axes.inputs.places:
+        actual, name = inputs[place.index].shape[place.axis], recipe.input_names[place.index]
+        where = f"axis {place.axis} of input {name!r} is declared as {place.size.text!r}"
+        unknown = [variable for variable in place.size.names if variable not in known]
+        if len(unknown) == 1 and place.size.determines(unknown[0], known):
+            raise PrepareError(finding("name-mismatch", f"{where}, but no {unknown[0]} gives the example's size {actual}"))
+        _check_known(where, place.size, known)
+        if place.size.is_name and known[place.size.text] != actual:
+            message = f"the axis name {place.size.text!r} is used for axes of size {known[place.size.text]} and {actual}"
+            remedy = "Give axes that vary independently different names."
+            raise PrepareError(finding("name-mismatch", message, remedy=remedy))
+        if (size := place.size.at(known)) != actual:
+            message = f"{where}, which is {size} for {_written(place.size, known)}, but the example has {actual}"
+            raise PrepareError(finding("name-mismatch", message, remedy="Correct the expression, or the example."))
+    for name in recipe.output_names[: len(outputs)]:
+        for axis, label in axes.labels.get(name, {}).items():
+            if not (declared := axis_size_in(name, label)).is_name:
+                where = f"axis {axis} of output {name!r} is declared as {label!r}"
+                _check_known(where, declared, known)
+    for message in axes.wrong_outputs(recipe.output_names, inputs, outputs):
+        raise PrepareError(finding("name-mismatch", message, remedy="Correct the expression, or give the axis its own name."))
+
+
+def _check_known(where: str, size: AxisSize, known: Mapping[str, int]) -> None:
+    unknown = next((variable for variable in size.names if variable not in known), None)
+    if unknown is not None:
+        message = f"{where}, but {unknown!r} is not an axis of an input{did_you_mean(unknown, known)}"
+        remedy = (
+            f"Declare {unknown!r} for an axis of its own, or use it in a linear expression that determines it, such as "
+            f"'8*{unknown}'. A name that is not meant as an expression needs underscores: 'batch_size'."
+        )
+        raise PrepareError(finding("unknown-axis", message, remedy=remedy))
+
+
+def _written(size: AxisSize, sizes: Mapping[str, int]) -> str:
+    """``past = 5``."""
+    return listed(f"{name} = {sizes[name]}" for name in size.names)
+
+
+def _check_sizes(axes: DeclaredAxes, recipe: Recipe, inputs: Sequence[torch.Tensor]) -> None:
+    """Check that the axes for which sizes are declared exist and can have other sizes than the example's."""
+    sizes = axes.inputs.sizes_in(inputs)
+    labels = {*sizes, *(label for of_tensor in axes.labels.values() for label in of_tensor.values())}
+    for label, declared in recipe.dynamic_sizes.items():
+        if label not in labels:
+            message = f"dynamic_sizes names the axis {label!r}, which is not declared{did_you_mean(label, labels)}"
+            raise PrepareError(finding("unknown-axis", message))
+        if label not in sizes and not axis_size(label).is_name:
+            follows = listed(map(repr, axis_size(label).names))
+            message = f"dynamic_sizes names the axis {label!r}, whose size follows from {follows}"
+            raise PrepareError(finding("unknown-axis", message, remedy=f"Give sizes for {follows}."))
+        if isinstance(declared, MultipleOf) and sizes.get(label, 0) % declared.number:
+            message = f"dynamic_sizes declares multiples of {declared.number} for {label!r}, but the example has {sizes[label]}"
+            raise recipe_error(message, "Correct the number, or choose an example whose size is such a multiple.")
+    for label, size in sizes.items():
+        if not axes.inputs.has_other_sizes(label, size):
+            keyword = "dynamic_sizes" if label in recipe.dynamic_sizes else "its Dim"
+            message = f"{keyword} gives no size for {label!r} other than the example's, {size}"
+            raise PrepareError(finding("vacuous", message, remedy="Name a size that differs from the example's."))
+
+
+# --- dynamic_shapes ---------------------------------------------------------------------------------------------------
+
+
+_LIKE_ARGS = "Give dynamic_shapes an entry for each argument of forward, in their order or by their names."
+
+
+def _axes_from_shapes(recipe: Recipe, call: Call) -> tuple[dict[str, dict[int, str]], dict[str, Any]]:
+    """``dynamic_shapes``, which has the structure of forward's arguments, as axes by input name, and its ``Dim`` objects."""
+    bound = bound_arguments(call)
+    paths = [path for path, leaf in named_leaves(list(bound.values())) if isinstance(leaf, torch.Tensor)]
+    if len(recipe.input_names) < len(paths):
+        raise PrepareError(
+            finding("name-mismatch", f"dynamic_shapes needs input_names: {len(paths)} names, one for every tensor in args")
+        )
+    spec = _spec_by_position(recipe.dynamic_shapes, call, bound)
+    axes: dict[str, dict[int, str]] = {}
+    dims: dict[str, Any] = {}
+    for name, path in zip(recipe.input_names, paths, strict=False):
+        try:
+            leaf = _entry(spec, list(bound.values()), path)
+        except (LookupError, TypeError):
+            message = f"dynamic_shapes does not match the structure of args: it has no entry for {name!r}"
+            raise PrepareError(finding("unknown-axis", message, remedy=_LIKE_ARGS)) from None
+        entries = leaf.items() if isinstance(leaf, Mapping) else enumerate(leaf or ())
+        for axis, dim in entries:
+            if dim is not None and not isinstance(dim, int) and dim != torch.export.Dim.STATIC:
+                label = dim if isinstance(dim, str) else getattr(dim, "__name__", f"{name}_dim_{axis}")
+                axes.setdefault(name, {})[axis] = label
+                if not isinstance(dim, str):
+                    root = _root(dim)
+                    dims |= {label: dim} if root is dim else {root.__name__: root, label: dim}
+    return axes, dims
+
+
+def _entry(spec: Any, arguments: list[Any], path: Sequence[str | int]) -> Any:
+    """What ``dynamic_shapes`` has for the tensor at a path in the arguments: by its keys, or else by its positions.
+
+    For a class of their own, users write a list, as ``torch.export`` wants it, or the class itself.
+
+    Raises:
+        LookupError, TypeError: it has no such entry.
+    """
+    value: Any = arguments
+    for key in path:
+        if spec is None:
+            return None
+        keys = keys_of(value)
+        by_position = key in keys and not isinstance(spec, Mapping)
+        spec = children_of(spec)[keys.index(key)] if by_position else spec[key]
+        value = children_of(value)[keys.index(key)] if key in keys else None
+    return spec
+
+
+def _spec_by_position(spec: Any, call: Call, bound: Mapping[str, Any]) -> Any:
+    """``dynamic_shapes`` in the order of forward's arguments, also if it names them."""
+    if not isinstance(spec, Mapping):
+        return spec
+    signature = signature_of(call.model)
+    parameters = list(signature.parameters if signature else bound)
+    unknown = next((name for name in spec if name not in parameters), None)
+    if unknown is not None:
+        message = f"dynamic_shapes names {unknown!r}, which is not an argument of forward{did_you_mean(unknown, parameters)}"
+        raise PrepareError(finding("unknown-axis", message, remedy=_LIKE_ARGS))
+    return [spec.get(name) for name in bound]
+
+
+def _kind(dim: Any) -> Any:
+    """What a hint such as ``Dim.AUTO(max=8)`` has in common with the same one without limits."""
+    return getattr(dim, "type", dim)
+
+
+def _root(dim: Any) -> Any:
+    """The ``Dim`` from which a derived one, such as ``2*past + 1``, is derived; others are their own."""
+    return getattr(dim, "root", dim)
+
+
+def _related(dims: Mapping[str, Any]) -> set[str]:
+    """The names of derived ``Dim`` objects and of those that they are derived from."""
+    derived = {name: _root(dim).__name__ for name, dim in dims.items() if _root(dim) is not dim}
+    return {*derived, *derived.values()}
+
+
+def _limits(dims: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """The smallest and the largest size that each ``Dim`` gives for its axis."""
+    limits = {}
+    for name, dim in dims.items():
+        if _root(dim) is dim:
+            low, high = getattr(dim, "min", None), getattr(dim, "max", None)
+            limits[name] = (max(1, low) if isinstance(low, int) else 1, high if isinstance(high, int) else LONGEST - 1)
+    return limits
+
+
+def dynamic_shapes_tree(call: Call, input_names: tuple[str | None, ...], axes: DeclaredAxes) -> tuple[Any, ...] | None:
+    """The inputs' dynamic axes as ``dynamic_shapes`` of ``torch.export``, or ``None`` if there are none.
+
+    ``Dim.AUTO`` and derived ``Dim`` objects stay what they are, and so do those that they are derived from. All others are
+    names, which torch.onnx takes as ``Dim.DYNAMIC``: for axes that it finds to be static, torch.export raises an error,
+    whereas the exporter silently fixes an axis with a ``Dim`` (torch 2.13).
+    """
+    if not axes.labels:
+        return None
+    names = iter(input_names)
+
+    def shapes(value: Any) -> Any:
+        return pytree.tree_map(shape, value, is_leaf=_is_of_own_class)
+
+    def shape(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            labels = axes.labels.get(next(names) or "", {})
+            return {axis: axes.dims.get(label, label) for axis, label in labels.items()}
+        # A class of the user's need not be able to hold anything but tensors, so torch.export takes a list in its place.
+        return [shapes(child) for child in children_of(value)] if _is_of_own_class(value) else None
+
+    return tuple(shapes(list(bound_arguments(call).values())))
+
+
+def _is_of_own_class(value: Any) -> bool:
+    """Whether a value is of a class that the user, or a library, has registered as a pytree."""
+    is_builtin = type(value) in pytree.BUILTIN_TYPES or (isinstance(value, tuple) and hasattr(value, "_fields"))
+    return not pytree.tree_is_leaf(value) and not is_builtin

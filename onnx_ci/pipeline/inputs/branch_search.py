@@ -1,0 +1,202 @@
+"""The search for inputs that take the other side of a branch.
+
+It goes along the sizes of the dynamic axes and along the values of the inputs, to where the sides of the comparison are equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from onnx_ci.pipeline.inputs.decisions import Decision, Observation, Observer, Site
+from onnx_ci.pipeline.inputs.directions import GROWTH, Direction, Directions
+from onnx_ci.pipeline.inputs.probes import Inputs, is_same
+
+MAX_RUNS = 48
+"""How many runs of the model may be spent on searching for the other sides of a recipe's branches."""
+
+MAX_STEPS = 3
+"""How many times a search along one direction is corrected."""
+
+_MORE = (1, 2, 4, 8, 16, 32)
+"""What is added to a size if it decides by a remainder that is the same at twice the size."""
+
+MAX_WORK = 2**28
+"""How many elements the model may compute on larger inputs, which is predicted from smaller ones: a few tenths of a second."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """A run of the search."""
+
+    inputs: Inputs
+    observation: Observation
+    is_aimed: bool
+    """Whether the other side would be taken, as far as can be calculated."""
+
+
+class BranchSearch:
+    """Runs a model on inputs that may take the other side of a branch.
+
+    Args:
+        on_example: what the model decides on the example.
+    """
+
+    def __init__(self, observer: Observer, directions: Directions, on_example: Observation) -> None:
+        self._observer, self._directions, self.on_example = observer, directions, on_example
+        self._runs: list[tuple[Inputs, bool, Observation]] = []
+        """The inputs of the search, whether their run counted elements, and what it decided."""
+
+    @property
+    def example(self) -> Inputs:
+        """The inputs from which the search starts."""
+        return self._directions.example
+
+    def attempts(self, site: Site, decision: Decision) -> Iterator[Attempt]:
+        """Runs on inputs that may take the other side of a branch.
+
+        Args:
+            site: where it is.
+            decision: what the example decides there; all probes take the same side.
+        """
+        if decision.gaps:
+            for direction in () if decision.by_sizes else self._directions.values():
+                yield from _Walk(self, direction, site, decision).attempts()
+            yield from self._along_sizes(site, decision)
+        if not decision.by_sizes:
+            for inputs in self._directions.single_values(decision):
+                if attempt := self.attempt(inputs):
+                    yield attempt
+
+    def _along_sizes(self, site: Site, decision: Decision) -> Iterator[Attempt]:
+        """Runs along each size alone, then along all, unless a single one decides, and the other side is out of its reach."""
+        names = self._directions.free_sizes
+        gaps_of_example = _gaps(self.on_example, site)
+        deciding: list[Sequence[Attempt]] = []
+        for name in names:
+            attempts = []
+            for attempt in _Walk(self, self._directions.resizing([name]), site, decision).attempts():
+                attempts.append(attempt)
+                yield attempt
+            if any(_gaps(attempt.observation, site) not in ((), gaps_of_example) for attempt in attempts):
+                deciding.append(attempts)
+        is_out_of_reach = len(deciding) == 1 and all(
+            attempt.observation.is_accepted and not attempt.is_aimed for attempt in deciding[0]
+        )
+        if len(names) > 1 and not is_out_of_reach:
+            yield from _Walk(self, self._directions.resizing(names), site, decision).attempts()
+
+    def attempt(self, inputs: Inputs | None, *, is_counted: bool = False, is_aimed: bool = False) -> Attempt | None:
+        """A run on ``inputs``, if they exist and runs are left. Directions can cross: no inputs are run twice."""
+        if inputs is None:
+            return None
+        for earlier, counted, observation in self._runs:
+            if counted >= is_counted and all(map(is_same, inputs, earlier)):
+                return Attempt(inputs=inputs, observation=observation, is_aimed=is_aimed)
+        if len(self._runs) == MAX_RUNS:
+            return None
+        observation = self._observer.observe(inputs, is_counted=is_counted)
+        self._runs.append((inputs, is_counted, observation))
+        return Attempt(inputs=inputs, observation=observation, is_aimed=is_aimed)
+
+
+class _Walk:
+    """The runs along one direction, towards where the sides of the comparison at ``site`` are equal."""
+
+    def __init__(self, search: BranchSearch, direction: Direction, site: Site, decision: Decision) -> None:
+        self._search, self._direction, self._site, self._decision = search, direction, site, decision
+        self._observations = {direction.start: search.on_example}
+        """What the model decides, by the number on the way, in the order of the runs."""
+
+    def attempts(self) -> Iterator[Attempt]:
+        """The runs, in an order in which each shows where the next ones should be."""
+        direction = self._direction
+        yield from self._towards(direction.second)
+        for position in range(len(self._decision.gaps)):
+            for _ in range(MAX_STEPS):
+                root = self._root(position)
+                if root is None:
+                    if self._has_other_total():  # of a remainder, which after a stride is the same at twice the size
+                        for more in _MORE:
+                            yield from self._towards(direction.start + more)
+                    break
+                beyond, exactly, before = direction.around(root)
+                if {beyond, exactly, before} <= self._observations.keys():
+                    break
+                yield from self._towards(beyond, is_aimed=True)
+                yield from self._towards(exactly, is_aimed=True)
+                yield from self._towards(before)
+                # Sizes after a stride, and values after a saturation, change in steps.
+                further = exactly + 0.5 * (exactly - direction.start)
+                yield from self._towards(round(further) if direction.is_integer else further)
+
+    def _has_other_total(self) -> bool:
+        """Whether other sizes were compared in the last run than on the example, although the comparison came out the same."""
+        decided = [each.decisions.get(self._site) for each in self._observations.values()]
+        return self._decision.by_sizes and decided[-1] not in (None, decided[0])
+
+    def _towards(self, target: float, *, is_aimed: bool = False) -> Iterator[Attempt]:
+        """Runs up to ``target``, as far as the model does not compute too much."""
+        direction = self._direction
+        while target not in self._observations:
+            number = self._affordable(target) if direction.sizes else target
+            if number is None:
+                return
+            is_there = number == target <= direction.limit
+            inputs, is_counted = direction.inputs(number), direction.sizes > 0
+            attempt = self._search.attempt(inputs, is_counted=is_counted, is_aimed=is_aimed and is_there)
+            if attempt is None:
+                return
+            self._observations[number] = attempt.observation
+            yield attempt
+
+    def _affordable(self, target: float) -> float | None:
+        """The next number on the way to ``target``; ``None`` if the model would compute too much.
+
+        That is known at once if the work would be too much even if it grew no faster than so far. For the next number it is
+        taken to grow with each size, and with the square of one, as attention does.
+        """
+        direction, largest = self._direction, max(self._observations)
+        if target <= largest:
+            return target
+        first_work, work = self._work_at(direction.start), self._work_at(largest)
+        if first_work is None or work is None:
+            return None
+        if largest > direction.start:
+            growth = (work - first_work) / (largest - direction.start)
+            if work + growth * (target - largest) > MAX_WORK:
+                return None
+        number = min(target, GROWTH * max(largest, 1))
+        return None if work * (number / max(largest, 1)) ** (direction.sizes + 1) > MAX_WORK else number
+
+    def _work_at(self, number: float) -> int | None:
+        """How many elements the model computes at a number that has been run; ``None`` if no run is left to count them."""
+        if not self._observations[number].elements:
+            is_example = number == self._direction.start
+            inputs = self._search.example if is_example else self._direction.inputs(number)
+            attempt = self._search.attempt(inputs, is_counted=True)
+            if attempt is None:
+                return None
+            self._observations[number] = attempt.observation
+        return self._observations[number].elements
+
+    def _root(self, position: int) -> float | None:
+        """Where a line through the last two points of a gap crosses zero; ``None`` if it does not."""
+        gaps = ((number, self._gap(observation, position)) for number, observation in self._observations.items())
+        points = [(number, gap) for number, gap in gaps if gap is not None]
+        if len(points) < 2:
+            return None
+        (x1, y1), (x2, y2) = points[-2:]
+        root = x1 - y1 * (x2 - x1) / (y2 - y1) if y2 != y1 else math.inf
+        return root if math.isfinite(root) else None
+
+    def _gap(self, observation: Observation, position: int) -> float | None:
+        """The gap that is nearest to zero; ``None`` if the run did not get to the comparison."""
+        gaps = [gaps[position] for gaps in _gaps(observation, self._site) if position < len(gaps)]
+        return min(gaps, key=abs, default=None)
+
+
+def _gaps(observation: Observation, site: Site) -> tuple[tuple[float, ...], ...]:
+    """The gaps of all decisions at a site."""
+    return tuple(decision.gaps for decision in observation.decisions.get(site, ()))

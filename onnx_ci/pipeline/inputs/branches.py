@@ -1,0 +1,230 @@
+"""The branches of a model on sizes and values, of which the exporters freeze one side, and inputs that take the other one.
+
+A branch depends on the input if what it compares differs between probes. If all of them take the same side, the other one is
+sought. What the model rejects there is no input; what it accepts is a probe like any other.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import CodeType
+
+from onnx_ci.pipeline.inputs.axes import InputAxes
+from onnx_ci.pipeline.inputs.branch_search import BranchSearch
+from onnx_ci.pipeline.inputs.conditions import Condition, condition_at
+from onnx_ci.pipeline.inputs.decisions import Decision, Observation, Observer, Site
+from onnx_ci.pipeline.inputs.directions import Directions
+from onnx_ci.pipeline.inputs.domains import UNKNOWN, InputDomains
+from onnx_ci.pipeline.inputs.probes import Inputs, Legality, Probe, Prober, is_float, is_same
+from onnx_ci.pipeline.inputs.sizes import Following
+
+
+@dataclass(frozen=True, kw_only=True)
+class UntakenBranch:
+    """A branch that depends on the input, but goes the same way on all probes."""
+
+    condition: Condition
+    outcome: bool
+    """How it is always decided."""
+    by_sizes: bool
+    """Whether it depends on sizes alone, not on values."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branches:
+    """What is known about the branches of a model."""
+
+    probes: tuple[Probe, ...] = ()
+    """Inputs that take sides that no other probe takes."""
+    untaken: tuple[UntakenBranch, ...] = ()
+    """Branches of which no probe takes the other side."""
+
+
+class BranchFinder:
+    """Finds inputs for both sides of those branches of a model that depend on its input.
+
+    Args:
+        observer: observes what the model decides.
+        on_example: what it has observed on the example.
+        prober: makes the probes.
+        axes: the dynamic axes of the inputs.
+        following: the inputs that belong to the sizes of others.
+        domains: what is known about the inputs.
+    """
+
+    def __init__(
+        self,
+        observer: Observer,
+        on_example: Observation,
+        prober: Prober,
+        axes: InputAxes,
+        following: Following = lambda inputs: {},
+        domains: InputDomains = UNKNOWN,
+    ) -> None:
+        self._prober, self._axes, self._example = prober, axes, prober.example.inputs
+        self._sizes = axes.sizes_in(self._example)
+        self._observer, self._on_example = observer, on_example
+        self._observations: list[Observation] = []
+        """What the model decides on probes, the example first."""
+        self._observed: dict[str, Observation] = {}
+        """What the model decides on a probe, by its name."""
+        self._questions: set[object] = set()
+        """The searches that were made."""
+        self._found: list[Probe] = []
+        self._conditions: dict[tuple[CodeType, int], Condition] = {}
+        self._directions = Directions(self._example, axes, following, domains)
+
+    @property
+    def decides_by_values(self) -> bool:
+        """Whether the model decides by values on the example, other than to reject some."""
+        return not all(decision.by_sizes for decision in self._decided_on_example)
+
+    @functools.cached_property
+    def _decided_on_example(self) -> list[Decision]:
+        """What the model decides on the example, but for mere checks."""
+        sites = self._on_example.decisions.items()
+        return [each for site, decisions in sites if not self._condition(site).only_checks for each in decisions]
+
+    def find(self, probes: Sequence[Probe], *, search: bool = True) -> Branches:
+        """Find the branches of which ``probes``, the example first, take one side only.
+
+        A file need not be right on inputs that the model may never get, such as zeros. If only they take a side, usual inputs
+        that take it are sought, too. If none is found, the branch is not reported as untaken.
+
+        Args:
+            search: whether inputs that take the other sides are sought.
+        """
+        if not self._decided_on_example or (not self.decides_by_values and not self._sizes):
+            return Branches()  # the model takes the same path for every input
+        branches = self._one_side_only(probes, search=search)
+        usual = [probe for probe in (*probes, *branches.probes) if probe.legality is Legality.LEGAL]
+        if not search or len(usual) == len(probes) + len(branches.probes):
+            return branches
+        found = self._one_side_only(usual, search=True).probes
+        return replace(branches, probes=(*branches.probes, *(each for each in found if each.legality is Legality.LEGAL)))
+
+    def _one_side_only(self, probes: Sequence[Probe], *, search: bool) -> Branches:
+        telling = self._telling(probes[1:])
+        self._observations = [self._on_example, *map(self._observation, telling.values())]
+        if not self._one_sided():
+            return Branches()  # as in most models: nothing that is decided depends on the input
+        for probe in probes[1:]:
+            if probe.name not in telling and self._one_sided():
+                self._observations.append(self._observation(probe))
+        return self._other_sides(search=search)
+
+    def _observation(self, probe: Probe) -> Observation:
+        if probe.name not in self._observed:
+            self._observed[probe.name] = self._observer.observe(probe.inputs)
+        return self._observed[probe.name]
+
+    def _telling(self, probes: Sequence[Probe]) -> Mapping[str, Probe]:
+        """The probes, by name, that show what depends on the input.
+
+        They have the largest size of each axis and, unless only sizes matter, other values of each input.
+        """
+        telling = {}
+        sizes = [self._axes.sizes_in(probe.inputs) for probe in probes]
+        for name in self._sizes if probes else ():
+            sizes_of_axis = [each.get(name, 0) for each in sizes]
+            largest = probes[sizes_of_axis.index(max(sizes_of_axis))]
+            telling[largest.name] = largest
+        for index, tensor in enumerate(self._example if self.decides_by_values else ()):
+            changed = [probe for probe in probes if not is_same(probe.inputs[index], tensor)]
+            if changed and not any(probe.name in telling for probe in changed):
+                telling[changed[0].name] = changed[0]
+        return telling
+
+    # --- what the probes show -----------------------------------------------------------------------------------------
+
+    def _condition(self, site: Site) -> Condition:
+        place = site.code, site.offset
+        if place not in self._conditions:
+            self._conditions[place] = condition_at(*place)
+        return self._conditions[place]
+
+    def _decisions(self, site: Site) -> list[Decision]:
+        return [decision for observation in self._observations for decision in observation.decisions.get(site, ())]
+
+    def _one_sided(self) -> list[Site]:
+        """The sites that depend on the input, and at which all probes take the same side."""
+        sites = dict.fromkeys(site for observation in self._observations for site in observation.decisions)
+        one_sided = (site for site in sites if len({decision.outcome for decision in self._decisions(site)}) == 1)
+        return [site for site in one_sided if self._depends_on_input(site) and not self._condition(site).only_checks]
+
+    def _depends_on_input(self, site: Site) -> bool:
+        """Whether what is compared at a site differs between two probes."""
+        first, *others = (each.decisions[site] for each in self._observations if site in each.decisions)
+        pairs = (pair for decisions in others for pair in zip(first, decisions, strict=False))
+        return any((left.gaps, left.total) != (right.gaps, right.total) for left, right in pairs)
+
+    # --- the other sides ----------------------------------------------------------------------------------------------
+
+    def _other_sides(self, *, search: bool) -> Branches:
+        """For each branch of which all probes take the same side, a probe of the other one, if the search finds it."""
+        branch_search = BranchSearch(self._observer, self._directions, self._on_example) if search else None
+        probes: list[Probe] = []
+        untaken: list[UntakenBranch] = []
+        while site := next((site for site in self._one_sided() if self._question(site) not in self._questions), None):
+            self._questions.add(self._question(site))
+            match self._other_side(site, _name(self._condition(site), self._found), branch_search):
+                case Probe() as probe:
+                    probes.append(probe)
+                    self._found.append(probe)
+                case UntakenBranch() as branch:
+                    untaken.append(branch)
+        return Branches(probes=tuple(probes), untaken=tuple(untaken))
+
+    def _question(self, site: Site) -> object:
+        """What distinguishes one search from another: submodules often decide the same."""
+        return site.code, site.offset, self._decisions(site)[0]
+
+    def _other_side(self, site: Site, name: str, search: BranchSearch | None) -> Probe | UntakenBranch | None:
+        """A probe of the other side of the branch at ``site``, or the branch if none is found.
+
+        ``None`` if the model shows that no input takes the other side: it rejects inputs that would, or returns without getting
+        there, because other branches exclude it.
+        """
+        decision, is_impossible = self._decisions(site)[0], False
+        degenerate: tuple[Probe, Observation] | None = None
+        for attempt in search.attempts(site, decision) if search else ():
+            observation = attempt.observation
+            decisions = observation.decisions.get(site, ())
+            is_taken = any(each.outcome is not decision.outcome for each in decisions)
+            if is_taken and observation.is_accepted:
+                is_legal = self._legality(attempt.inputs) is Legality.LEGAL
+                if (is_legal or degenerate is None) and (probe := self._prober.probe(name, attempt.inputs, quick=True)):
+                    if is_legal:
+                        self._observations.append(observation)
+                        return probe
+                    # On zeros, both sides often compute the same: the search goes on.
+                    degenerate = replace(probe, legality=Legality.DEGENERATE), observation
+            elif is_taken or (attempt.is_aimed and not (decisions and observation.is_accepted)):
+                is_impossible = True
+                if decision.by_sizes and observation.is_accepted:
+                    break  # the sizes that would take it lead elsewhere
+        if degenerate is not None:
+            probe, observation = degenerate
+            self._observations.append(observation)
+            return probe
+        is_remainder = decision.by_sizes and decision.total not in decision.gaps
+        is_same = len({each.gaps for each in self._decisions(site)}) == 1
+        if is_impossible or (is_remainder and is_same):  # what comes before leaves no other remainder
+            return None
+        return UntakenBranch(condition=self._condition(site), outcome=decision.outcome, by_sizes=decision.by_sizes)
+
+    def _legality(self, inputs: Inputs) -> Legality:
+        """Inputs that become empty, or all zeros, are degenerate."""
+        pairs = [*zip(inputs, self._example, strict=True)]
+        is_empty = any(not new.numel() and old.numel() for new, old in pairs)
+        is_zero = any(is_float(new) and not new.any() and old.any() for new, old in pairs)
+        return Legality.DEGENERATE if is_empty or is_zero else Legality.LEGAL
+
+
+def _name(condition: Condition, probes: Sequence[Probe]) -> str:
+    """The name of a probe for a branch, unlike those of the other ``probes``."""
+    name = f"branch at {condition.path.name}:{condition.line}"
+    number = 1 + sum(probe.name.startswith(name) for probe in probes)
+    return f"{name} ({number})" if number > 1 else name

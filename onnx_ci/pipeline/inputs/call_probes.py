@@ -1,0 +1,66 @@
+"""The probes of a single call, but for the example: random values, other sizes and special values, in as few runs as needed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from onnx_ci.pipeline.inputs.axes import InputAxes
+from onnx_ci.pipeline.inputs.domains import InputDomains
+from onnx_ci.pipeline.inputs.probes import Probe, Prober
+from onnx_ci.pipeline.inputs.random_values import fresh_probes
+from onnx_ci.pipeline.inputs.sizes import Following, ResizedProbes, resized_probes
+from onnx_ci.pipeline.inputs.special_rows import SpecialRows
+from onnx_ci.pipeline.inputs.special_values import Variation, special_probes
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallProbes:
+    """The probes of a single call but for the example."""
+
+    probes: tuple[Probe, ...]
+    resized: ResizedProbes
+    """Those of other sizes, and what is known about the sizes."""
+    has_special_rows: bool
+    """Whether a probe has several kinds of special values in its rows."""
+    separated: Callable[[], tuple[Probe, ...]]
+    """Makes the probes of which each has a single kind; the same if :attr:`has_special_rows` is false."""
+
+
+def call_probes(
+    prober: Prober,
+    axes: InputAxes,
+    following: Following,
+    domains: InputDomains,
+    special: Sequence[Variation],
+    *,
+    skip_stages: Collection[str] = (),
+    can_use_rows: bool = False,
+) -> CallProbes:
+    """Make the probes of a single call.
+
+    Args:
+        following: the inputs that belong to the sizes of others.
+        domains: what is known about the inputs.
+        special: the example with special values.
+        skip_stages: ``fresh-inputs`` and ``sizes`` omit those probes.
+        can_use_rows: whether special values may be rows of the probes of other batch sizes: no run of the model affects another
+            one, and the model does not decide by values.
+    """
+    rows = SpecialRows(prober, axes, special if can_use_rows else ())
+    resized = ResizedProbes() if "sizes" in skip_stages else resized_probes(prober, axes, following, domains, rows)
+
+    @functools.cache
+    def fresh() -> tuple[Probe, ...]:
+        return () if "fresh-inputs" in skip_stages else tuple(fresh_probes(prober, domains))
+
+    @functools.cache
+    def separated() -> tuple[Probe, ...]:
+        return (*fresh(), *rows.separated(resized.probes), *special_probes(prober, special))
+
+    if not rows.are_used:
+        return CallProbes(probes=separated(), resized=resized, has_special_rows=False, separated=separated)
+    # Rows show that the model does not look at the batch, so random values need not have the example's sizes.
+    together = (*(() if rows.has_random_rows else fresh()), *resized.probes, *special_probes(prober, rows.waiting))
+    return CallProbes(probes=together, resized=resized, has_special_rows=True, separated=separated)

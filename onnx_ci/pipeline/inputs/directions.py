@@ -1,0 +1,153 @@
+"""Inputs along a number: the size of an axis, or how far values are changed. The search for a branch's other side uses them."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from onnx_ci.collection.axis_sizes import above
+from onnx_ci.pipeline.inputs.axes import InputAxes
+from onnx_ci.pipeline.inputs.decisions import Decision
+from onnx_ci.pipeline.inputs.domains import InputDomains
+from onnx_ci.pipeline.inputs.probes import Inputs, is_float
+from onnx_ci.pipeline.inputs.sizes import Following
+from onnx_ci.pipeline.model.live_model import PrepareError, is_finite
+
+MAX_ELEMENTS = 2**20
+"""How many elements larger inputs may have."""
+
+GROWTH = 4
+"""The factor by which sizes grow at most between two runs, so that the work of the second can be predicted from the first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Direction:
+    """Inputs along a number."""
+
+    inputs: Callable[[float], Inputs | None]
+    """The inputs at a number, or ``None`` if there are none."""
+    start: float
+    """The number of the example."""
+    second: float
+    """Another number, which shows how a comparison depends on it."""
+    is_integer: bool = False
+    sizes: int = 0
+    """How many sizes it changes; 0 for values."""
+    limit: float = math.inf
+    """The number of the largest sizes that the axes may have. Larger numbers lead to the same inputs."""
+
+    def around(self, root: float) -> tuple[float, float, float]:
+        """Numbers to try if the sides of a comparison are equal at ``root``: beyond it, exactly there, and before it."""
+        beyond = math.copysign(1, root - self.start) if self.is_integer else 0.1 * (root - self.start)
+        exactly = round(root) if self.is_integer else root
+        return exactly + beyond, exactly, exactly - beyond
+
+
+class Directions:
+    """The directions from the example of a recipe, within what its axes and domains allow.
+
+    Args:
+        following: the inputs that belong to the sizes of others.
+    """
+
+    def __init__(self, example: Inputs, axes: InputAxes, following: Following, domains: InputDomains) -> None:
+        self.example = example
+        self._axes, self._following, self._domains = axes, following, domains
+        self._sizes = axes.sizes_in(example)
+
+    # --- sizes
+
+    @functools.cached_property
+    def free_sizes(self) -> list[str]:
+        """The variables of the axes' sizes that follow from nothing else."""
+        return [*self._axes.free_sizes(self.example, set(self._following(self.example)))]
+
+    def resizing(self, names: Sequence[str]) -> Direction:
+        """The sizes of some variables together, in proportion; the number is the size of the first."""
+        start = self._sizes[names[0]]
+
+        def resized(number: float) -> Inputs | None:
+            factor = number / max(start, 1)
+            return self._resized({name: round(factor * max(self._sizes[name], 1)) for name in names})
+
+        limits = [self._axes.permitted(name)[-1] * start / max(self._sizes[name], 1) for name in names]
+        return Direction(
+            inputs=resized, start=start, second=2 * start + 1, is_integer=True, sizes=len(names), limit=min(limits)
+        )
+
+    def _resized(self, sizes: Mapping[str, int]) -> Inputs | None:
+        """The example with other sizes; ``None`` if it would be too large, or cannot have these."""
+        permitted = {name: self._axes.permitted(name) for name in sizes}
+        nearest = {
+            name: size if size in permitted[name] or not size else above(permitted[name], size) for name, size in sizes.items()
+        }
+        most = max(MAX_ELEMENTS, GROWTH * max(tensor.numel() for tensor in self.example))
+        fitted = self._axes.fitted(self.example, {**self._sizes, **nearest}, nearest, least=0, most=most)
+        if fitted is None:
+            return None
+        try:
+            drawn = self._domains.drawn(fitted, seed=1)
+            inputs = [drawn.get(index, tensor) for index, tensor in enumerate(fitted)]
+            computed = self._following(inputs)
+        except PrepareError:  # the recipe's own functions may fail for other sizes
+            return None
+        return [computed.get(index, tensor) for index, tensor in enumerate(inputs)]
+
+    # --- values
+
+    def values(self) -> Iterator[Direction]:
+        """Floats multiplied and increased, all inputs together and each alone; integers increased, each input alone."""
+        floats = [index for index, tensor in enumerate(self.example) if is_float(tensor)]
+        for indices in [*([floats] if len(floats) > 1 else ()), *([index] for index in floats)]:
+            yield Direction(inputs=self._changing(indices, torch.mul), start=1, second=2)
+            yield Direction(inputs=self._changing(indices, torch.add), start=0, second=1)
+        for index, tensor in enumerate(self.example):
+            if _is_number(tensor):
+                yield Direction(inputs=self._changing([index], torch.add), start=0, second=1, is_integer=True)
+
+    def _changing(
+        self, indices: Sequence[int], change: Callable[[torch.Tensor, float], torch.Tensor]
+    ) -> Callable[[float], Inputs | None]:
+        def changed(number: float) -> Inputs | None:
+            inputs = list(self.example)
+            for index in indices:
+                old = inputs[index]
+                new = (change(old.double(), number) if is_float(old) else change(old.long(), int(number))).to(old.dtype)
+                if not torch.equal(is_finite(new), is_finite(old)):
+                    return None
+                inputs[index] = new
+            return self._domains.legal(inputs, self.example)
+
+        return changed
+
+    def single_values(self, decision: Decision) -> Iterator[Inputs]:
+        """The example with another last value in one input, by which a test may come out otherwise.
+
+        The value is NaN or infinite, an integer that would make the sides of a comparison equal, or the other truth value.
+        """
+        for index, tensor in enumerate(self.example):
+            for value in _last_values(tensor, decision) if tensor.numel() else ():
+                changed = tensor.clone(memory_format=torch.contiguous_format)
+                changed.view(-1)[-1] = value
+                yield self._domains.legal([*self.example[:index], changed, *self.example[index + 1 :]], self.example)
+
+
+def _last_values(tensor: torch.Tensor, decision: Decision) -> Sequence[float]:
+    if is_float(tensor):
+        return () if decision.gaps else (math.nan, math.inf, -math.inf)
+    if not _is_number(tensor):
+        return (1, 0)
+    limits, ends = torch.iinfo(tensor.dtype), (int(tensor.min()), int(tensor.max()))
+    values = (end - round(gap) for end, gap in zip(ends, decision.gaps, strict=False))
+    return [value for value in dict.fromkeys(values) if limits.min <= value <= limits.max]
+
+
+def _is_number(tensor: torch.Tensor) -> bool:
+    """Whether a tensor contains integers other than those of a mask, or is a single one."""
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool or not tensor.numel():
+        return False
+    return not tensor.dim() or not {int(tensor.min()), int(tensor.max())} <= {0, 1}

@@ -1,0 +1,334 @@
+"""Numbers that report what they are compared with. A model gets them in place of the sizes and values of its tensors.
+
+What listens to them can also answer: a comparison gives what it returns, and so does a conversion. So a run can be observed
+(:mod:`~onnx_ci.pipeline.inputs.decisions`), or repeated with the answers of another one (:mod:`~onnx_ci.pipeline.locate.replay`).
+
+Python does not ask an integer on the right of a float, so ``0.5 * x.shape[0]`` is a plain number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+
+class Listener(Protocol):
+    """What tracked numbers report to."""
+
+    def compared(self, outcome: bool, gap: float, total: float, *, by_sizes: bool) -> bool:
+        """A number was compared, or tested for being zero. The outcome that the code gets is what this returns.
+
+        Args:
+            gap: the left minus the right side.
+            total: a number that changes with what was compared: the gap and, of a remainder, the number that was divided.
+            by_sizes: whether the numbers depend on sizes alone, not on the values of tensors.
+        """
+
+    def converted(self, value: Any, function: str) -> Any:
+        """A number was made plain by ``int``, ``ceil``, ``range`` or another function. The code gets what this returns."""
+
+
+_listener: Listener | None = None
+"""That of the current run. Numbers can outlive the run that made them, and then report nothing."""
+
+
+@contextlib.contextmanager
+def reporting_to(listener: Listener) -> Iterator[None]:
+    """Let tracked numbers report to ``listener``."""
+    global _listener
+    _listener = listener
+    try:
+        yield
+    finally:
+        _listener = None
+
+
+# --- the numbers ------------------------------------------------------------------------------------------------------
+
+
+class _Tracked:
+    """A number that depends on sizes or values. What is computed from it is tracked, too."""
+
+    by_sizes = True
+    plain: Any
+    """The number itself."""
+    divided: float = 0.0
+    """The number of which it is the remainder, or computed from one: that of many sizes is the same."""
+
+    def __bool__(self) -> bool:
+        return _reported(bool(self.plain), float(self.plain), self)
+
+    def __int__(self) -> int:
+        return int(_converted(int(self.plain), "int"))
+
+    def __float__(self) -> float:
+        return float(_converted(float(self.plain), "float"))
+
+    def __format__(self, specification: str) -> str:
+        """``f"{x.shape[1]}"``, as the keys of dictionaries are made."""
+        return format(_converted(self.plain, "format"), specification)
+
+    def __str__(self) -> str:
+        return format(self)
+
+
+class TrackedInt(_Tracked, int):
+    """An integer."""
+
+    plain = property(int.__pos__)
+    __hash__ = int.__hash__
+
+
+class TrackedFloat(_Tracked, float):
+    """A floating-point number."""
+
+    plain = property(float.__pos__)
+    __hash__ = float.__hash__
+
+    def is_integer(self) -> bool:
+        """Whether it is one, as code asks that pads a size to a multiple: ``(x.shape[1] / 4).is_integer()``."""
+        gap = self.plain - round(self.plain) if math.isfinite(self.plain) else math.nan
+        return _reported(self.plain.is_integer(), gap, self)
+
+
+_TRACKED_CLASSES: Mapping[type, Callable[[Any], _Tracked]] = {int: TrackedInt, float: TrackedFloat}
+
+
+def tracked(value: Any, *, by_sizes: bool, divided: float = 0.0) -> Any:
+    """``value``, tracked if it is an int or a float; a bool is not."""
+    tracked_class = _TRACKED_CLASSES.get(type(value))
+    if tracked_class is None:
+        return value
+    number = tracked_class(value)
+    number.by_sizes, number.divided = by_sizes, divided
+    return number
+
+
+def _reported(outcome: bool, gap: float, *operands: Any) -> bool:
+    if _listener is None:
+        return outcome
+    return _listener.compared(outcome, gap, gap + _divided(operands), by_sizes=_are_sizes(operands))
+
+
+def _converted(value: Any, function: str) -> Any:
+    return value if _listener is None else _listener.converted(value, function)
+
+
+def _are_sizes(operands: Collection[Any]) -> bool:
+    """Whether those of the operands that are tracked depend on sizes alone."""
+    return all(operand.by_sizes for operand in operands if isinstance(operand, _Tracked))
+
+
+def _divided(operands: Collection[Any]) -> float:
+    return sum(operand.divided for operand in operands if isinstance(operand, _Tracked))
+
+
+def plain_number(value: Any) -> Any:
+    """A Python number without its tracking; ``None`` for anything else, which has operators of its own for numbers."""
+    if isinstance(value, _Tracked):
+        return value.plain
+    return value if type(value) in (int, float, bool) else None
+
+
+def _comparison(compare: Callable[[Any, Any], bool]) -> Callable[[_Tracked, Any], Any]:
+    def method(self: _Tracked, right: Any) -> Any:
+        number = plain_number(right)
+        if number is None:
+            return NotImplemented
+        return _reported(compare(self.plain, number), self.plain - number, self, right)
+
+    return method
+
+
+def _arithmetic(compute: Callable[..., Any], *, is_reflected: bool = False, is_conversion: bool = False) -> Callable[..., Any]:
+    def method(self: _Tracked, *operands: Any) -> Any:
+        numbers = [plain_number(operand) for operand in operands]
+        if None in numbers:
+            return NotImplemented
+        by_sizes = _are_sizes([self, *operands])
+        divided = _divided([self, *operands]) + (self.plain if compute is operator.mod and not is_reflected else 0)
+        result = compute(*numbers, self.plain) if is_reflected else compute(self.plain, *numbers)
+        result = _converted(result, compute.__name__) if is_conversion else result
+        return pytree.tree_map(lambda value: tracked(value, by_sizes=by_sizes, divided=divided), result)
+
+    return method
+
+
+for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
+    for _class in (TrackedInt, TrackedFloat):  # whose bases define comparisons, and are asked before their common base
+        setattr(_class, f"__{_name}__", _comparison(getattr(operator, _name)))
+for _name, _operation in {
+    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "pow")},
+    "divmod": divmod,
+}.items():
+    setattr(_Tracked, f"__{_name}__", _arithmetic(_operation))
+    setattr(_Tracked, f"__r{_name}__", _arithmetic(_operation, is_reflected=True))
+for _name, _operation in {name: getattr(operator, name) for name in ("neg", "pos", "abs")}.items():
+    setattr(_Tracked, f"__{_name}__", _arithmetic(_operation))
+for _name, _operation in {**{name: getattr(math, name) for name in ("floor", "ceil", "trunc")}, "round": round}.items():
+    setattr(_Tracked, f"__{_name}__", _arithmetic(_operation, is_conversion=True))
+
+
+# --- conversions ------------------------------------------------------------------------------------------------------
+
+# ``int``, ``float``, ``len`` and ``range`` make plain numbers whatever their arguments return. Where a model's code calls them,
+# it gets these instead.
+
+
+class _Like(type):
+    """The class of a class that looks like another one in ``isinstance``."""
+
+    original: type
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, cls.original)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, cls.original)
+
+
+def _converting_class(original: type) -> type:
+    def convert(_class: type, *args: Any, **keywords: Any) -> Any:
+        value, source = original(*args, **keywords), args[0] if args else None
+        if isinstance(source, _Tracked):
+            return tracked(value, by_sizes=source.by_sizes)
+        if isinstance(source, torch.Tensor):
+            return tracked(value, by_sizes=False)
+        return _converted(value, original.__name__)  # ``int(0.5 * x.shape[0])`` converts a number that is not tracked
+
+    return _Like(original.__name__, (), {"__new__": convert, "original": original})
+
+
+def _tracked_len(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dim():
+        return tracked(len(value), by_sizes=True)  # which a mode reports as a conversion
+    return len(value)
+
+
+def _tracked_range(*bounds: Any) -> range:
+    return range(*(_converted(each.plain, "range") if isinstance(each, _Tracked) else each for each in bounds))
+
+
+_CONVERSIONS = {"int": _converting_class(int), "float": _converting_class(float), "len": _tracked_len, "range": _tracked_range}
+
+
+class _ReportingFunction:
+    """Stands for a function of ``math`` or numpy, which take sizes as plain numbers, and reports what it returns."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        return _converted(self._function(*args, **keywords), self._function.__name__)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._function, name)  # ``np.maximum.reduce``
+
+
+class _ReportingModule:
+    """Stands for ``math`` or numpy in a namespace."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._module, name)
+        return _ReportingFunction(value) if isinstance(value, _FUNCTIONS) else value
+
+
+_FUNCTIONS = (FunctionType, BuiltinFunctionType, type(np.mean), np.ufunc)
+_MODULES = (math, np)
+
+
+@contextlib.contextmanager
+def reported_functions(namespaces: Collection[dict[str, Any]]) -> Iterator[None]:
+    """Let what these namespaces have of ``math`` and numpy report what it returns."""
+    before: list[tuple[dict[str, Any], str, Any]] = []
+    for namespace in namespaces:
+        for name, value in [*namespace.items()]:
+            is_function = isinstance(value, _FUNCTIONS) and getattr(value, "__module__", None) in ("math", "numpy")
+            if is_function or any(value is module for module in _MODULES):
+                before.append((namespace, name, value))
+                namespace[name] = _ReportingFunction(value) if is_function else _ReportingModule(value)
+    try:
+        yield
+    finally:
+        for namespace, name, value in before:
+            namespace[name] = value
+
+
+@contextlib.contextmanager
+def tracked_conversions(namespaces: Collection[dict[str, Any]]) -> Iterator[None]:
+    """Let ``int``, ``float``, ``len`` and ``range`` in these namespaces report what they make plain."""
+    added = [
+        (namespace, name, replacement)
+        for namespace in namespaces
+        for name, replacement in _CONVERSIONS.items()
+        if name not in namespace
+    ]
+    for namespace, name, replacement in added:
+        namespace[name] = replacement
+    try:
+        yield
+    finally:
+        for namespace, name, _ in added:
+            del namespace[name]
+
+
+# --- handing them out -------------------------------------------------------------------------------------------------
+
+_TESTS = frozenset({"__bool__", "item", "is_nonzero", "equal", "allclose", "__contains__"})
+_SIZES = frozenset({"size", "numel", "nelement"})
+_VALUES = frozenset({"item", "tolist"})
+_CONVERTERS = frozenset({"__int__", "__float__", "__len__", "__index__"})
+
+
+class NumbersMode(TorchFunctionMode):
+    """Hands out the sizes and the single values of tensors as tracked numbers. Derived classes are listeners, too."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name == "__format__" and not args[0].dim():  # torch's reads the number where no mode sees it
+            return format(self.converted(args[0].item(), "format"), *args[1:])
+        result = self.call(func, name, args, kwargs or {})
+        if isinstance(result, torch.Tensor):
+            return result
+        if isinstance(result, torch.Size):
+            return torch.Size([tracked(size, by_sizes=True) for size in result])
+        if type(result) is bool and name in _TESTS:
+            return self.tested(result, args)
+        if name in _CONVERTERS:
+            return self.converted(result, name.strip("_"))
+        if name in _SIZES | _VALUES:
+            return self._handed_out(result, name)
+        return result
+
+    def _handed_out(self, value: Any, name: str) -> Any:
+        if isinstance(value, list):
+            return [self._handed_out(each, name) for each in value]
+        return tracked(self.read(value, name), by_sizes=name in _SIZES)
+
+    def call(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """Call a function of torch."""
+        return func(*args, **kwargs)
+
+    def tested(self, outcome: bool, args: Any) -> bool:
+        """A function of torch has returned a boolean. The code gets what this returns."""
+        return outcome
+
+    def read(self, value: Any, name: str) -> Any:
+        """A function of torch, called ``name``, has returned a number. The code gets what this returns."""
+        return value
+
+    def converted(self, value: Any, function: str) -> Any:
+        """See :class:`Listener`."""
+        return value

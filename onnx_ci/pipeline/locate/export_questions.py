@@ -1,0 +1,213 @@
+"""Where a model asks whether it is being exported, and computes something wrong because it is.
+
+:mod:`.replay` cannot tell that: it gives a line the same answer each time, and a helper such as ``is_exported()`` asks at one
+line for all of its callers.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import dataclasses
+import functools
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.pipeline.compare.drift import compare_refined
+from onnx_ci.pipeline.inputs.probes import Probe
+from onnx_ci.pipeline.model.live_model import Outputs, PrepareError, force_eager, run, with_inputs
+from onnx_ci.pipeline.model.places import CallPlaces, is_of_toolchain, source_line
+from onnx_ci.pipeline.prepare.prepare import Prepared
+from onnx_ci.pipeline.reference.reference import proportional_reference
+from onnx_ci.processes.clock import CLOCK
+from onnx_ci.results.records import SourceLine
+
+_QUESTIONS: dict[str, dict[str, Callable[[], bool]]] = {
+    "torchscript": {
+        "torch.onnx.is_in_onnx_export": torch.onnx.is_in_onnx_export,
+        "torch.jit.is_tracing": torch.jit.is_tracing,  # type: ignore[attr-defined]
+    },
+    "dynamo": {
+        "torch.onnx.is_in_onnx_export": torch.onnx.is_in_onnx_export,
+        "torch.compiler.is_exporting": torch.compiler.is_exporting,
+        "torch.compiler.is_compiling": torch.compiler.is_compiling,
+    },
+}
+"""Functions that are true in an export, by exporter and name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportQuestion:
+    """A place where a model asks whether it is being exported."""
+
+    function: str
+    """What it calls: ``torch.onnx.is_in_onnx_export``."""
+    module: str
+    """The path of the module that asks; empty for the model itself."""
+    source: SourceLine | None
+    """The line that asks."""
+    lines: frozenset[SourceLine]
+    """That line, and those from which it is reached."""
+
+
+class _UnknownError(Exception):
+    """The model cannot run so, or there is no time left."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """What a model computes if its first questions are answered as in an export, and the others as usual."""
+
+    outputs: Outputs
+    questions: int
+    """How often it asks."""
+    last: ExportQuestion | None
+    """The last question that is answered as in an export."""
+
+
+class QuestionedModel:
+    """A model that runs on one input without an exporter, and is told at some of its questions that it is being exported.
+
+    Args:
+        prepared: the recipe.
+        probe: the input.
+        exporter: whose export it is told to be in.
+        outputs: the names of its outputs.
+        max_drift: the largest drift that passes.
+        deadline: when to stop, by :func:`time.thread_time`.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        probe: Probe,
+        *,
+        exporter: str,
+        outputs: Sequence[str],
+        max_drift: DriftLimit,
+        deadline: float,
+    ) -> None:
+        self._prepared, self._probe, self._exporter = prepared, probe, exporter
+        self._names, self._max_drift, self._deadline = outputs, max_drift, deadline
+        self._runs: dict[int, _Run] = {}
+        self._wrong: dict[int, set[str]] = {}
+
+    def guilty_questions(
+        self, wrong: Collection[str], outputs_of_file: Callable[[], Sequence[torch.Tensor]]
+    ) -> dict[str, ExportQuestion]:
+        """For each wrong output, the question whose answer makes the model itself compute that output, if there is one.
+
+        At first, all questions are answered as in an export: the model has to compute what the file does. Then only some
+        are, to find the first question with which an output becomes wrong.
+
+        Args:
+            wrong: the names of the outputs that are wrong in the file.
+            outputs_of_file: runs the file on the input. Not called if the model asks nothing.
+        """
+        guilty: dict[str, ExportQuestion] = {}
+        with contextlib.suppress(_UnknownError):
+            in_export = self._run(sys.maxsize)
+            reference = (
+                proportional_reference(in_export.outputs, self._prepared.example.reference) if in_export.questions else None
+            )
+            if reference is None:
+                return {}
+            like_in_export = dataclasses.replace(self._probe, reference=reference, refinements=())
+            unexplained = self._wrong_outputs(outputs_of_file(), like_in_export)
+            explained = {*wrong} - unexplained
+            for name in explained & (self._wrong_if_answered(sys.maxsize) - self._wrong_if_answered(0)):
+                with contextlib.suppress(_UnknownError):
+                    counts = range(1, in_export.questions)
+                    fewest = bisect.bisect_left(counts, True, key=functools.partial(self._makes_wrong, name)) + 1
+                    if (question := self._run(fewest).last) is not None:
+                        guilty[name] = question
+        return guilty
+
+    def _makes_wrong(self, name: str, count: int) -> bool:
+        """Whether an output is wrong if the first ``count`` questions are answered as in an export."""
+        if CLOCK.thread_time() > self._deadline:
+            raise _UnknownError
+        return name in self._wrong_if_answered(count)
+
+    def _wrong_if_answered(self, count: int) -> set[str]:
+        if count not in self._wrong:
+            self._wrong[count] = self._wrong_outputs(self._run(count).outputs, self._probe)
+        return self._wrong[count]
+
+    def _wrong_outputs(self, outputs: Sequence[torch.Tensor], probe: Probe) -> set[str]:
+        failing = compare_refined(self._names, outputs, probe, self._max_drift, "the model").failing_outputs
+        return {name for name in failing if name is not None}
+
+    def _run(self, count: int) -> _Run:
+        """The run in which the first ``count`` questions are answered as in an export.
+
+        Raises:
+            _UnknownError: the model raises, or returns another number of outputs.
+        """
+        if count not in self._runs:
+            call = with_inputs(self._prepared.fresh(), self._probe.inputs)
+            answers = _Answers(count, CallPlaces(call.model))
+            with contextlib.ExitStack() as stack, force_eager():
+                for name, question in _QUESTIONS.get(self._exporter, {}).items():
+                    if isinstance(question, FunctionType):
+                        stack.enter_context(_answered(question, functools.partial(answers.answer, name)))
+                try:
+                    outputs = run(call, seed=self._prepared.recipe.seed)
+                except PrepareError:
+                    raise _UnknownError from None
+            if len(outputs) != len(self._names):
+                raise _UnknownError
+            self._runs[count] = _Run(outputs=outputs, questions=answers.questions, last=answers.last)
+        return self._runs[count]
+
+
+class _Answers:
+    """Answers the first questions of a run as in an export, and the others as usual."""
+
+    def __init__(self, count: int, places: CallPlaces) -> None:
+        self._count, self._places = count, places
+        self.questions = 0
+        self.last: ExportQuestion | None = None
+
+    def answer(self, name: str, as_usual: Callable[[], bool]) -> bool:
+        """Answer a call of the function ``name``, which is ``as_usual`` without the answers."""
+        caller = sys._getframe(2)
+        if is_of_toolchain(caller.f_code.co_filename):  # torch's own code must know where it runs
+            return as_usual()
+        self.questions += 1
+        if self.questions > self._count:
+            return as_usual()
+        if self.questions == self._count:
+            module, source = self._places.now()
+            stack = ((frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(caller))
+            lines = frozenset(source_line(file, line) for file, line in stack if not is_of_toolchain(file))
+            self.last = ExportQuestion(function=name, module=module, source=source, lines=lines)
+        return True
+
+
+@contextlib.contextmanager
+def _answered(question: FunctionType, answer: Callable[[Callable[[], bool]], bool]) -> Iterator[None]:
+    """Within the block, a call of ``question`` returns what ``answer`` does, also where it was imported under another name.
+
+    Args:
+        question: the function.
+        answer: gets the function as it usually is.
+    """
+    as_usual = FunctionType(question.__code__, question.__globals__, question.__name__, question.__defaults__)
+    before = question.__code__, question.__defaults__
+    question.__code__, question.__defaults__ = _ask.__code__, (functools.partial(answer, as_usual),)
+    try:
+        yield
+    finally:
+        question.__code__, question.__defaults__ = before
+
+
+def _ask(answer: Any) -> Any:
+    return answer()

@@ -1,0 +1,463 @@
+"""Adds to findings about wrong values the places in the file and in the model's code that the values come from."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from onnx_ci.collection.recipe import Recipe
+from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.onnx_model.precision import is_converted
+from onnx_ci.onnx_model.signature import Signature, read_model
+from onnx_ci.pipeline.compare.attribution import is_of_other_runtime
+from onnx_ci.pipeline.compare.equal_axes import EQUAL_AXES
+from onnx_ci.pipeline.compare.runtime_run import feeds_of, run_file
+from onnx_ci.pipeline.export.error_lines import line_of_node
+from onnx_ci.pipeline.inputs.probes import Probe
+from onnx_ci.pipeline.locate.culprits import Places, find_culprits, with_recipe
+from onnx_ci.pipeline.locate.export_questions import ExportQuestion, QuestionedModel
+from onnx_ci.pipeline.locate.model_trace import TooLargeError, trace_model
+from onnx_ci.pipeline.locate.optimizer_passes import guilty_passes, is_of_optimizer, with_passes
+from onnx_ci.pipeline.locate.replay import Replay
+from onnx_ci.pipeline.locate.single_nodes import NodeRunner
+from onnx_ci.pipeline.model.live_model import input_tensors
+from onnx_ci.pipeline.prepare.prepare import Prepared, axes_of_one
+from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
+from onnx_ci.processes.clock import CLOCK
+from onnx_ci.results.records import AXES_OF_ONE, Culprit, Finding, Frozen, FrozenKind, Severity, SourceLine
+from onnx_ci.text import listed
+
+_MOST_PROBES = 2
+"""On how many inputs faults are searched for among the nodes: the first for each of two faults."""
+_MOST_REPLAYED = 4
+"""On how many inputs lines are replayed, which takes less time."""
+
+_FAILED_NODE = re.compile("Name:'(.+?)'")
+"""How ONNX Runtime names the node that cannot run."""
+
+_WRITTEN = (
+    "The line writes into a tensor, which exporters may lose: compute a new one with torch.where, torch.cat or torch.scatter."
+)
+_ASKED = (
+    "The model itself computes this where {}() is true, as in an export, and something else otherwise. Make both ways compute "
+    "the same."
+)
+_IN_NODE = (
+    "From the values that the line gets, its node computes others: its operator means something else on this input, or it has "
+    "a number of the example. Use other operators of torch, and no Python numbers that depend on the input."
+)
+_IN_LAYER = (
+    "A size is frozen before the layer of torch that the line calls, or by the exporter inside it. In the second case, try "
+    "another opset or exporter, as onnx-ci fix does."
+)
+_ABOUT_SIZES = ("baked-shape", "static-axis")
+_LARGER = "The example has size 1 along {}, which torch.export may take for a constant: try a larger one, as onnx-ci fix does. "
+_SOME_SIZES = " If only some sizes are meant, declare them in dynamic_sizes."
+_ONE_SIDE = "The file has only the side of the branch that the example takes: use torch.where"
+_ROUNDS = "The file does it as often as the example does: compute on whole tensors instead of in a loop"
+_ALSO = {
+    _ONE_SIDE: {"torchscript": ", or script the branch with torch.jit.script.", "dynamo": " or torch.cond."},
+    _ROUNDS: {"torchscript": ", or script the loop with torch.jit.script."},
+}
+"""How remedies go on, by exporter: each has its own way to keep a branch or a loop."""
+_MADE = "The file has the tensor of the example: make it of the input's shape, as torch.arange(x.shape[1]) does, without int()."
+_REMEDIES = {
+    FrozenKind.WRITE: _WRITTEN,
+    FrozenKind.CONSTANT: _MADE,
+    FrozenKind.CONDITION: _ONE_SIDE,
+    FrozenKind.BRANCH: _ONE_SIDE,
+    FrozenKind.LOOP: _ROUNDS,
+    FrozenKind.TENSORS: "The file has as many of them as the example: compute on the whole tensor instead of on its parts.",
+    FrozenKind.NUMBER: "The file has the number of the example: compute it from tensors and from x.shape, without int(), "
+    "float(), item() or numpy.",
+}
+
+
+def located(
+    findings: Sequence[Finding],
+    path: Path,
+    signature: Signature,
+    prepared: Prepared,
+    *,
+    exporter: str,
+    max_drift: DriftLimit,
+    seconds: float,
+    warned: Collection[SourceLine] = (),
+) -> tuple[list[Finding], str]:
+    """The findings, each error about an input with its culprits if they are found; and why some are not, for the log.
+
+    Args:
+        findings: what is wrong with the file.
+        path: the file, with its external data in the same folder.
+        signature: its signature.
+        prepared: the recipe that it is an export of.
+        exporter: which exporter made it.
+        max_drift: the largest drift that passes.
+        seconds: how long this thread may compute, so that a busy machine finds no less.
+        warned: the lines about which the exporter has warned.
+    """
+    if not _can_pair(path, prepared):
+        return list(findings), ""
+    search = _Search(
+        path=path,
+        signature=signature,
+        prepared=prepared,
+        errors=[each for each in findings if each.severity is Severity.ERROR and each.probe and _is_searched_for(each)],
+        exporter=exporter,
+        max_drift=max_drift,
+        deadline=CLOCK.thread_time() + seconds,
+    )
+    questions, passes, causes = search.questions(), search.passes(), search.causes(warned)
+    # A line that makes an output wrong on one input is the likeliest cause on another one, where it cannot be proven.
+    proven_by_output = {output: culprits for (_, output), culprits in reversed(causes.items())}
+    if len({*proven_by_output.values()}) == 1:
+        proven_by_output.setdefault(None, next(iter(proven_by_output.values())))  # where the file fails as a whole
+
+    def proven(probe: str | None, output: str | None) -> tuple[Culprit, ...]:
+        """The lines that make an output wrong on an input: proven there, or on another input, if they are suspects there."""
+        of_other = proven_by_output.get(output, ())
+        suspects = search.suspects.get(probe)
+        is_likely = suspects is None or any(each.source in suspects for each in of_other)
+        of_input = causes.get((probe, output)) or search.causes_of_shapes.get((probe, output))
+        return of_input or (of_other if is_likely else ())
+
+    places = search.places(proven)
+
+    merged = _passed_twice(prepared) if exporter == "dynamo" else ()
+
+    ones = _taken_for_one(prepared, {each.probe for each in search.errors}) if exporter == "dynamo" else []
+
+    def with_remedy(finding: Finding) -> Finding:
+        remedy = _merged(merged) if merged and finding.rule == "baked-value" else _remedy(finding, exporter, prepared)
+        if not ones or finding.rule not in _ABOUT_SIZES:
+            return dataclasses.replace(finding, remedy=remedy)
+        first = _LARGER.format(listed(map(repr, ones)))
+        return dataclasses.replace(finding, remedy=first + remedy, details={**finding.details, AXES_OF_ONE: ones})
+
+    def with_places(finding: Finding) -> Finding:
+        if finding.severity is not Severity.ERROR:
+            return finding
+        if finding.rule == "input-missing":
+            missing = finding.details.get("missing", ())
+            return with_remedy(dataclasses.replace(finding, culprits=search.of_missing_inputs(missing, warned)))
+        if finding.rule == "static-axis":  # the file is wrong at other sizes of that axis
+            computed = search.of_output(finding.output) if finding.probe else ()  # only what it declares is wrong
+            return with_remedy(dataclasses.replace(finding, culprits=computed or proven_by_output.get(finding.output, ())))
+        if passes and is_of_optimizer(finding):
+            return with_passes(finding, passes)
+        question = questions.get((finding.probe, finding.output))
+        if question is None and finding.probe is not None and (lines := proven(finding.probe, finding.output)):
+            culprits = tuple(with_recipe(each, prepared.recipe) for each in lines)
+            return with_remedy(dataclasses.replace(finding, culprits=culprits))
+        if finding.probe in search.failing and finding.output is None:
+            return with_remedy(dataclasses.replace(finding, culprits=(search.failing[finding.probe],)))
+        differences = search.differences.get(finding.probe, {})
+        with_culprits = _with_culprits(finding, places.get(finding.probe, Places()), differences, prepared.recipe)
+        return with_remedy(with_culprits) if question is None else _with_question(with_culprits, question)
+
+    return [with_places(each) for each in findings], "; ".join(search.problems)
+
+
+def _is_searched_for(error: Finding) -> bool:
+    return error.rule != "static-axis" and EQUAL_AXES not in error.details and not is_of_other_runtime(error)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Search:
+    """The search for the faults of a file. What goes wrong in it is a problem for the log: the findings must not be lost."""
+
+    path: Path
+    signature: Signature
+    prepared: Prepared
+    errors: Sequence[Finding]
+    exporter: str
+    max_drift: DriftLimit
+    deadline: float
+    problems: list[str] = field(default_factory=list)
+    differences: dict[str | None, Mapping[SourceLine, Frozen]] = field(default_factory=dict)
+    """By the name of the input, what lines get there that is not what they got on the example."""
+    failing: dict[str | None, Culprit] = field(default_factory=dict)
+    """By the name of the input, the node that cannot run there, with the line of the model that made it."""
+    suspects: dict[str | None, Collection[SourceLine | None]] = field(default_factory=dict)
+    """By the name of the input, the lines that may be a cause there."""
+    causes_of_shapes: dict[tuple[str | None, str | None], tuple[Culprit, ...]] = field(default_factory=dict)
+    """The lines that make the shape of an output wrong, by the names of the input and the output; not its values."""
+
+    def causes(self, warned: Collection[SourceLine]) -> dict[tuple[str | None, str | None], tuple[Culprit, ...]]:
+        """The lines that are proven to be the cause, by the names of the input and the output."""
+        causes: dict[tuple[str | None, str | None], tuple[Culprit, ...]] = {}
+        for probe in self._probes[:_MOST_REPLAYED]:
+            with self._noting("no line is replayed"):
+                of_probe = self._wrong_outputs(probe)
+                wrong = [value.name for value in self.signature.outputs if {value.name, None} & of_probe]
+                outputs = self._outputs_if_any(probe)
+                failing = self._failing_node(probe) if outputs is None else None
+                if failing is not None:
+                    self.failing[probe.name] = failing
+                replay = self._replay(probe, outputs, None if failing is None else failing.source)
+                proven = replay.causes(wrong, warned)
+                causes |= {(probe.name, output): culprits for output, culprits in proven.items()}
+                self.differences[probe.name], self.suspects[probe.name] = replay.differences, replay.suspects
+                for output, culprits in replay.causes_of_shapes.items():
+                    self.causes_of_shapes[probe.name, output] = culprits
+                if None in of_probe and proven:
+                    causes[probe.name, None] = next(iter(proven.values()))
+        return causes
+
+    def of_missing_inputs(self, names: Collection[str], warned: Collection[SourceLine]) -> tuple[Culprit, ...]:
+        """The lines that read inputs which the file does not have.
+
+        The file goes on with the example's, or without what is written. So with another value of such an input alone, the model
+        computes with this line as on the example, or without its write, what the file computes.
+        """
+        example = self.prepared.example
+        culprits: dict[Culprit, None] = {}
+        for position, name in enumerate(self.prepared.input_names):
+            for probe in self.prepared.probes if name in names else ():
+                if probe.inputs[position].shape != example.inputs[position].shape or probe.follows is not None:
+                    continue
+                mixed = (*example.inputs[:position], probe.inputs[position], *example.inputs[position + 1 :])
+                with self._noting("the line that reads a missing input is not known"):
+                    kept = tuple(each for each, of in zip(mixed, self.prepared.input_names, strict=True) if of not in names)
+                    outputs = self._outputs(dataclasses.replace(probe, inputs=kept))
+                    replay = self._replay(dataclasses.replace(probe, inputs=mixed), outputs)
+                    found = replay.causes([value.name for value in self.signature.outputs], warned)
+                    culprits |= dict.fromkeys(each for of_output in found.values() for each in of_output)
+                    if found:
+                        break
+        return tuple(culprits)
+
+    def of_output(self, name: str | None) -> tuple[Culprit, ...]:
+        """The line of the model that computes an output."""
+        with self._noting(f"the line that computes {name!r} is not known"):
+            trace = trace_model(self.prepared, self.prepared.example, self.deadline)
+            value = trace.outputs[[each.name for each in self.signature.outputs].index(name or "")] if trace else None
+            operator = trace.values[value].operator if trace and value is not None else None
+            if trace and operator is not None:
+                traced = trace.operators[operator]
+                return (Culprit(nodes=(), operators=(), module=traced.module, source=traced.source),)
+        return ()
+
+    def _replay(
+        self, probe: Probe, outputs_of_file: Sequence[torch.Tensor] | None, fails_at: SourceLine | None = None
+    ) -> Replay:
+        return Replay(
+            self.prepared,
+            probe,
+            outputs=[value.name for value in self.signature.outputs],
+            outputs_of_file=outputs_of_file,
+            fails_at=fails_at,
+            max_drift=self.max_drift,
+            deadline=self.deadline,
+        )
+
+    def _wrong_outputs(self, probe: Probe) -> set[str | None]:
+        """The names of the outputs that are wrong on an input; ``None`` among them if the file fails as a whole."""
+        return {each.output for each in self.errors if each.probe == probe.name}
+
+    def _outputs_if_any(self, probe: Probe) -> Sequence[torch.Tensor] | None:
+        try:
+            return self._outputs(probe)
+        except Exception:  # ONNX Runtime raises classes of its own
+            return None
+
+    def _failing_node(self, probe: Probe) -> Culprit | None:
+        """The node at which the file fails, with its line of the model; ``None`` if the file does not tell."""
+        try:
+            OnnxRuntime(optimize=False).load(self.path, "cpu").run(feeds_of(self.signature, self.prepared, probe))
+        except Exception as error:  # ONNX Runtime raises classes of its own
+            name = _FAILED_NODE.search(str(error))
+            node = next((each for each in self._runner.nodes if name is not None and each.name == name[1]), None)
+            line = None if node is None else line_of_node(node.proto)
+            if node is not None and line is not None:
+                return Culprit(nodes=(node.title,), operators=(), module="", source=line)
+        return None
+
+    def places(self, proven: Callable[[str | None, str | None], Collection[Culprit]]) -> dict[str | None, Places]:
+        """Where the file goes wrong on each input that is searched, by its name.
+
+        Args:
+            proven: the lines that are proven to make an output wrong on an input. What they explain is not searched for.
+        """
+        places: dict[str | None, Places] = {}
+        for probe in self._probes[:_MOST_PROBES]:
+            if probe.name in self.failing or all(proven(probe.name, output) for output in self._wrong_outputs(probe)):
+                continue
+            with self._noting("the fault is not located"):
+                trace = trace_model(self.prepared, probe, self.deadline)
+                if trace is not None:
+                    places[probe.name] = find_culprits(
+                        self._runner,
+                        trace,
+                        feeds_of(self.signature, self.prepared, probe),
+                        has_failed=None in self._wrong_outputs(probe),
+                        deadline=self.deadline,
+                    )
+        return places
+
+    def questions(self) -> dict[tuple[str | None, str | None], ExportQuestion]:
+        """The question whose answer makes an output wrong, by the names of the input and the output."""
+        questions: dict[tuple[str | None, str | None], ExportQuestion] = {}
+        for probe in self._probes[:_MOST_PROBES]:
+            with self._noting("what the model asks in an export is not known"):
+                model = QuestionedModel(
+                    self.prepared,
+                    probe,
+                    exporter=self.exporter,
+                    outputs=[value.name for value in self.signature.outputs],
+                    max_drift=self.max_drift,
+                    deadline=self.deadline,
+                )
+                wrong = {name for name in self._wrong_outputs(probe) if name is not None}
+                guilty = model.guilty_questions(wrong, functools.partial(self._outputs, probe))
+                questions |= {(probe.name, output): question for output, question in guilty.items()}
+        return questions
+
+    def passes(self) -> tuple[str, ...]:
+        """The passes of ONNX Runtime's optimizer that are at fault."""
+        finding = next(filter(is_of_optimizer, self.errors), None)
+        if finding is not None:
+            with self._noting("the optimizer's passes are not told apart"):
+                return guilty_passes(self.path, functools.partial(self._is_right_without, finding.probe), self.deadline)
+        return ()
+
+    @contextlib.contextmanager
+    def _noting(self, problem: str) -> Iterator[None]:
+        try:
+            yield
+        except TooLargeError as error:
+            self.problems.append(f"{problem}: {error}")
+        except Exception as error:
+            self.problems.append(f"{problem}: {type(error).__name__}: {error}")
+
+    @functools.cached_property
+    def _probes(self) -> list[Probe]:
+        first_of_fault = {(each.rule, each.output): each.probe for each in reversed(self.errors)}
+        names = {*first_of_fault.values()}
+        return [each for each in self.prepared.probes if each.name in names and each.follows is None]
+
+    @functools.cached_property
+    def _runner(self) -> NodeRunner:
+        return NodeRunner(self.path)
+
+    def _outputs(self, probe: Probe) -> list[torch.Tensor]:
+        return OnnxRuntime().load(self.path, "cpu").run(feeds_of(self.signature, self.prepared, probe))
+
+    def _is_right_without(self, probe: str | None, passes: Sequence[str]) -> bool:
+        """Whether ONNX Runtime is right on an input if it skips passes of its optimizer."""
+        probes = tuple(each for each in self.prepared.probes if each.name == probe)
+        run = run_file(
+            OnnxRuntime(disabled=passes),
+            self.path,
+            self.signature,
+            dataclasses.replace(self.prepared, probes=probes),
+            device="cpu",
+            max_drift=self.max_drift,
+            timings={},
+        )
+        return bool(run.outputs) and not run.faults
+
+
+def _can_pair(path: Path, prepared: Prepared) -> bool:
+    """Whether values of the file can be told to be the model's: both compute the same each time, and in float32 or float64.
+
+    A cast to float16 in the file that the model does not have is a fault like any other. One that it has is in the epsilon of
+    its reference.
+    """
+    model = read_model(path)
+    is_precise = prepared.example.reference.eps <= torch.finfo(torch.float32).eps
+    return not isinstance(model, Finding) and is_precise and not prepared.recipe.nondeterministic and not is_converted(model)
+
+
+def _with_culprits(finding: Finding, places: Places, differences: Mapping[SourceLine, Frozen], recipe: Recipe) -> Finding:
+    """The finding with its culprits and the nodes around them.
+
+    Args:
+        finding: the finding.
+        places: where the nodes go wrong.
+        differences: what lines get on the input that is not what they got on the example.
+        recipe: the recipe.
+    """
+    culprits = tuple(
+        dataclasses.replace(with_recipe(each, recipe), frozen=differences.get(each.source) if each.source else None)
+        for each in places.culprits_of(finding.output)
+    )
+    return dataclasses.replace(finding, culprits=culprits, steps=places.steps)
+
+
+def _is_in_layer(culprits: Sequence[Culprit], prepared: Prepared) -> bool:
+    """Whether the first culprit is a part of what one of torch's own layers computes."""
+    modules = dict(prepared.pristine.model.named_modules()) if culprits else {}
+    return bool(culprits) and type(modules.get(culprits[0].module)).__module__.startswith("torch.nn.modules.")
+
+
+def _passed_twice(prepared: Prepared) -> tuple[str, ...]:
+    """The inputs that are one tensor in the recipe's args, the first such tensor's."""
+    names: dict[int, list[str]] = {}
+    for position, (name, tensor) in enumerate(zip(prepared.input_names, input_tensors(prepared.pristine), strict=True)):
+        names.setdefault(id(tensor), []).append(name or str(position))
+    return next((tuple(each) for each in names.values() if len(each) > 1), ())
+
+
+def _taken_for_one(prepared: Prepared, failing: Collection[str | None]) -> list[str]:
+    """The dynamic axes along which the example has size 1, unless the file is right where only these have another size.
+
+    Args:
+        prepared: the recipe.
+        failing: the names of the inputs on which the file is wrong.
+    """
+    ones = axes_of_one(prepared, prepared.example.inputs)
+
+    def has_other_ones_only(probe: Probe) -> bool:
+        inputs = zip(prepared.input_names, probe.inputs, prepared.example.inputs, strict=True)
+        changed = {
+            prepared.axes.get(name or "", {}).get(axis)
+            for name, tensor, of_example in inputs
+            for axis, (size, other) in enumerate(zip(tensor.shape, of_example.shape, strict=True))
+            if size != other
+        }
+        return bool(changed) and changed <= {*ones}
+
+    tried = (each for each in prepared.probes if each.follows is None and has_other_ones_only(each))
+    return ones if all(each.name in failing for each in tried) else []
+
+
+def _merged(names: Sequence[str]) -> str:
+    return f"The args pass one tensor as {listed(map(repr, names))}, which torch.export takes as one input: pass x.clone()."
+
+
+def _remedy(finding: Finding, exporter: str, prepared: Prepared) -> str:
+    """The remedy that fits the first culprit, or that of the rule.
+
+    Args:
+        finding: what is wrong, with its culprits.
+        exporter: which exporter made the file.
+        prepared: the recipe.
+    """
+    first = next((each for each in finding.culprits if each.frozen is not None), None)
+    if first is not None and first.frozen is not None:
+        remedy = _ROUNDS if "range" in first.operators else _REMEDIES[first.frozen.kind]
+        remedy += _ALSO[remedy].get(exporter, ".") if remedy in _ALSO else ""
+        return remedy + (_SOME_SIZES if finding.rule == "baked-shape" else "")
+    if finding.rule == "baked-shape" and _is_in_layer(finding.culprits, prepared):
+        return _IN_LAYER + _SOME_SIZES
+    if finding.rule == "baked-value" and any(each.nodes for each in finding.culprits):
+        return _IN_NODE
+    return finding.remedy
+
+
+def _with_question(finding: Finding, question: ExportQuestion) -> Finding:
+    """The finding at the line where the model asks whether it is being exported, or at that where it uses the answer."""
+    culprits, steps = finding.culprits, finding.steps
+    if not culprits or culprits[0].source not in question.lines:
+        nodes = culprits[0].nodes if culprits else ()
+        culprits = (Culprit(nodes=nodes, operators=(question.function,), module=question.module, source=question.source),)
+        steps = tuple(dataclasses.replace(each, source=question.source) if each.is_culprit else each for each in steps)
+    return dataclasses.replace(finding, culprits=culprits, steps=steps, remedy=_ASKED.format(question.function))

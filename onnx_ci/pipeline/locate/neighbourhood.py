@@ -1,0 +1,116 @@
+"""The nodes around a fault, with what the file and the model compute there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from onnx_ci.pipeline.locate.model_trace import ModelTrace
+from onnx_ci.pipeline.locate.single_nodes import FileNode, NodeError, NodeRunner
+from onnx_ci.pipeline.model.live_model import differences, has_noise
+from onnx_ci.processes.clock import CLOCK
+from onnx_ci.results.records import NodeStep, SourceLine
+
+_BEFORE = 2
+"""How many nodes before the fault are shown on each way to it."""
+_MOST_BEFORE = 6
+_FAULTY = 6
+"""How many of the nodes at fault."""
+_AFTER = 4
+"""How many nodes after it, besides those that compute outputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Understood:
+    """A file whose faults are known, and what its nodes compute once each fault is corrected."""
+
+    runner: NodeRunner
+    trace: ModelTrace
+    values: Mapping[str, torch.Tensor]
+    """The file's values by name, each replaced by the model's where the two correspond."""
+    pairs: Mapping[str, int]
+    """For the file's values that correspond to one of the model, its position in the trace."""
+    faulty: Mapping[int, SourceLine | None]
+    """The positions of the nodes at fault, each with the line that they should compute."""
+
+
+def steps_around(file: Understood, deadline: float) -> tuple[NodeStep, ...]:
+    """The nodes shortly before the faults, those at fault, and how the error grows behind them, in the order of the file."""
+    if not file.faulty:
+        return ()
+    wrong_values = _values_behind_faults(file, deadline)
+    faulty = (file.runner.nodes[position] for position in file.faulty)
+    likeliest = sorted(faulty, key=lambda node: (node.only_moves, node.position))[:_FAULTY]
+    shown = sorted({*_before(file, likeliest), *(node.position for node in likeliest), *_after(file, wrong_values)})
+    steps = {name: number for number, position in enumerate(shown) for name in file.runner.nodes[position].outputs}
+    return tuple(_step(file, file.runner.nodes[position], wrong_values, steps) for position in shown)
+
+
+def _values_behind_faults(file: Understood, deadline: float) -> dict[str, torch.Tensor | None]:
+    """What the nodes from the first fault on compute if no fault is corrected; ``None`` where one cannot run."""
+    computed: dict[str, torch.Tensor | None] = {}
+    for node in file.runner.nodes[min(file.faulty) :]:
+        if node.position not in file.faulty and computed.keys().isdisjoint(node.inputs):
+            continue
+        computed |= dict.fromkeys(node.outputs)
+        operands = {name: computed.get(name, file.values.get(name)) for name in node.inputs}
+        inputs = {name: tensor for name, tensor in operands.items() if tensor is not None}
+        if len(inputs) == len(operands) and CLOCK.thread_time() < deadline:
+            try:
+                computed |= zip(node.outputs, file.runner.run(node, inputs), strict=True)
+            except NodeError:
+                continue
+    return computed
+
+
+def _before(file: Understood, nodes: Iterable[FileNode]) -> list[int]:
+    """The nodes whose results reach ``nodes`` and are right, the nearest first."""
+    level, before = list(nodes), dict[int, FileNode]()
+    for _ in range(_BEFORE):
+        names = (name for node in level for name in node.inputs if name in file.pairs and name in file.runner.makers)
+        level = [file.runner.makers[name] for name in names if file.runner.makers[name].position not in file.faulty]
+        before |= {node.position: node for node in level}
+    return [*before][:_MOST_BEFORE]
+
+
+def _after(file: Understood, wrong_values: Mapping[str, object]) -> list[int]:
+    """The next nodes that the fault reaches, and those that compute outputs."""
+    reached = [
+        node.position
+        for node in file.runner.nodes[max(file.faulty) + 1 :]
+        if not wrong_values.keys().isdisjoint(node.outputs) and node.position not in file.faulty
+    ]
+    ends = [position for position in reached if not set(file.runner.outputs).isdisjoint(file.runner.nodes[position].outputs)]
+    return [*dict.fromkeys([*reached[:_AFTER], *ends[:_AFTER]])]
+
+
+def _step(
+    file: Understood, node: FileNode, wrong_values: Mapping[str, torch.Tensor | None], steps: Mapping[str, int]
+) -> NodeStep:
+    name = node.outputs[0] if node.outputs else ""
+    computed = wrong_values[name] if name in wrong_values else file.values.get(name)
+    position = file.pairs.get(name)
+    value = None if position is None else file.trace.values[position]
+    operator = None if value is None or value.operator is None else file.trace.operators[value.operator]
+    index, file_value, model_value, error = None, None, None, None
+    if value is not None and computed is not None and computed.numel() == value.tensor.numel() > 0:
+        errors = differences(computed, value.tensor)
+        worst = int(errors.argmax())
+        index = tuple(int(each) for each in torch.unravel_index(torch.tensor(worst), computed.shape))
+        file_value, model_value, error = (float(each.flatten()[worst]) for each in (computed, value.tensor, errors))
+    return NodeStep(
+        node=node.title,
+        inputs=tuple(dict.fromkeys(steps[name] for name in node.inputs if name in steps)),
+        is_culprit=node.position in file.faulty,
+        can_run=computed is not None,
+        operator="" if operator is None else operator.name,
+        source=file.faulty.get(node.position) if operator is None else operator.source,
+        shape=() if computed is None else tuple(computed.shape),
+        index=index,
+        file_value=file_value,
+        model_value=model_value,
+        error=error,
+        noise=None if value is None else value.noise if has_noise(value.tensor) else 1.0,
+    )

@@ -1,0 +1,74 @@
+"""The part of a model that fails by itself, where no node of the file shows where a fault lies.
+
+That is so for a file that is not valid or does not load, and for a fault smaller than the rounding by which values are paired.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from onnx_ci.opsets import OF_TORCH
+from onnx_ci.pipeline.compare.attribution import is_of_other_runtime
+from onnx_ci.pipeline.locate.culprits import with_recipe
+from onnx_ci.pipeline.prepare.prepare import Prepared
+from onnx_ci.pipeline.reduce.program import Program
+from onnx_ci.pipeline.reduce.script import ExportCall
+from onnx_ci.pipeline.reduce.search import failing_part
+from onnx_ci.pipeline.reduce.smaller import with_fewest_calls
+from onnx_ci.pipeline.reduce.trial import FAILURES, Failure, fails_like
+from onnx_ci.processes.scratch import scratch_folder
+from onnx_ci.results.records import Cell, Culprit, Finding, Severity
+
+_MOST_CALLS = 4
+"""A part of more calls says little about where the fault is."""
+
+
+def located_by_parts(findings: Sequence[Finding], prepared: Prepared, cell: Cell, deadline: float) -> tuple[list[Finding], str]:
+    """The findings, the first error without a place with the functions of torch that fail by themselves; and the log.
+
+    Args:
+        findings: what is wrong with the cell.
+        prepared: its recipe.
+        cell: the cell.
+        deadline: when to stop, by :func:`time.thread_time`.
+    """
+    # One output that is wrong on two inputs is wrong for one reason, as far as is known.
+    located = {_kind(each) for each in findings if each.culprits and each.rule in FAILURES}
+    first = next((each for each in findings if _has_no_place(each) and _kind(each) not in located), None)
+    if first is None or cell.exporter not in OF_TORCH:  # a part is exported with torch alone
+        return list(findings), ""
+    try:
+        part = _failing_part(first, prepared, cell, deadline)
+    except Exception as error:  # the findings must not be lost
+        return list(findings), f"no part of the model was tried alone: {type(error).__name__}: {error}"
+    if part is None or len(part.calls) > _MOST_CALLS:
+        return list(findings), ""
+    functions = (
+        Culprit(nodes=(), operators=(call.function.removesuffix(".__get__"),), module=call.module, source=call.source)
+        for call in part.calls
+    )
+    culprits = tuple(with_recipe(each, prepared.recipe) for each in functions)
+    # What is wrong later in the same output follows from it.
+    return [
+        dataclasses.replace(each, culprits=culprits)
+        if _has_no_place(each) and (None in (first.output, each.output) or each.output == first.output)
+        else each
+        for each in findings
+    ], ""
+
+
+def _failing_part(finding: Finding, prepared: Prepared, cell: Cell, deadline: float) -> Program | None:
+    with scratch_folder() as scratch:
+        fails = fails_like(finding, ExportCall(exporter=cell.exporter, opset=cell.opset), scratch / "part.onnx")
+        part = failing_part(prepared, finding, (), fails, deadline)
+        return part and with_fewest_calls(part, fails, deadline)
+
+
+def _kind(finding: Finding) -> tuple[Failure, str | None]:
+    return FAILURES[finding.rule], finding.output
+
+
+def _has_no_place(finding: Finding) -> bool:
+    is_of_tools = finding.severity is Severity.ERROR and finding.rule in FAILURES and not is_of_other_runtime(finding)
+    return is_of_tools and finding.source is None and not finding.culprits

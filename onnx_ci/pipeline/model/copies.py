@@ -1,0 +1,186 @@
+"""Copies of a live model: one for each use, or one for all runs if running the model has no side effects."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from onnx_ci.pipeline.model.float64_on_use import Float64OnUse
+from onnx_ci.pipeline.model.live_model import Call, input_tensors, recipe_error, run_tree, with_inputs, with_own_inputs
+from onnx_ci.pipeline.model.module import (
+    has_closures,
+    keep_modes,
+    plain_weights_of,
+    shared_memory,
+    shares_weights,
+    to_cpu,
+    to_float64,
+    weights_of,
+)
+
+LARGE = 2**29
+"""From how many bytes of weights on memory counts more than time."""
+
+
+def is_large(model: torch.nn.Module) -> bool:
+    """Whether the weights of a model take so much memory that copies of them are avoided."""
+    return sum(weight.numel() * weight.element_size() for weight in plain_weights_of(model)) >= LARGE
+
+
+class Copies:
+    """Provides copies of a call; the call itself is never run or changed.
+
+    Args:
+        pristine: the call to copy.
+        rebuild: builds the call again, for a model that cannot be copied.
+        eps: the machine epsilon of the device's arithmetic, if it is coarser than the data types'.
+    """
+
+    def __init__(self, pristine: Call, rebuild: Callable[[], Call], *, eps: float = 0.0) -> None:
+        self.pristine = pristine
+        self.eps = eps
+        self._rebuild = rebuild
+        self._shares = False
+        self._used: Call | None = None
+        self._on_cpu: Call | None = None
+        self._in_float64: tuple[Call, AbstractContextManager[object]] | None = None
+        """A copy in float64 and the context in which it runs."""
+        self._converts_on_use = is_large(pristine.model)
+        self.try_on_cpu_first = False
+        """Whether new inputs are tried on the CPU first: see :meth:`try_on_cpu`."""
+
+    def fresh(self, *, has_same_parameters: bool = False) -> Call:
+        """A new copy, which the caller may run, change or export.
+
+        Args:
+            has_same_parameters: whether it has the parameters themselves, which the caller must not change.
+
+        Raises:
+            PrepareError: the model can be neither copied nor rebuilt.
+        """
+        copied = copied_call(self.pristine, has_same_parameters=has_same_parameters)
+        if copied is not None:
+            return copied
+        rebuilt = self._rebuild()
+        if rebuilt.model is self.pristine.model or shares_weights(rebuilt.model, self.pristine.model):
+            message = "the recipe returns the same model every time, and it cannot be copied"
+            raise recipe_error(message, "Build the model inside the recipe.")
+        return rebuilt
+
+    def first_run(self) -> Any:
+        """Run a copy, which is kept as :attr:`used`, and return its result unchanged."""
+        self._used = self.fresh()
+        return run_tree(with_own_inputs(self._used))
+
+    @property
+    def used(self) -> Call:
+        """The copy that :meth:`first_run` ran, with inputs that no run has seen."""
+        return self._used or self.fresh()
+
+    def share(self) -> None:
+        """From now on, use one copy for all runs, because running the model has no side effects."""
+        self._shares = True
+
+    def release(self) -> Call | None:
+        """Release the copies that have run; they take the memory of three models.
+
+        Returns:
+            The one that all runs shared, if they did. The caller may change it.
+        """
+        shared = with_own_inputs(self._used) if self._shares and self._used is not None else None
+        self._shares, self._used, self._on_cpu, self._in_float64 = False, None, None, None
+        return shared
+
+    def running(self, inputs: Sequence[torch.Tensor] | None = None) -> Call:
+        """A copy to run once, with other ``inputs`` (flattened, in the order of the graph's) if given."""
+        return _with_copied_inputs(self.used if self._shares else self.fresh(), inputs)
+
+    def try_on_cpu(self, inputs: Sequence[torch.Tensor]) -> None:
+        """Run the model on the CPU first, if :attr:`try_on_cpu_first`: on a GPU, an index out of range makes CUDA unusable.
+
+        Raises:
+            PrepareError: the model rejects the inputs.
+        """
+        if self.try_on_cpu_first:
+            run_tree(self.on_cpu(inputs))
+
+    def on_cpu(self, inputs: Sequence[torch.Tensor] | None = None) -> Call:
+        """A copy on the CPU, to run once. Raises what moving the model raises."""
+        if self._on_cpu is None or not self._shares:
+            fresh = self.fresh()
+            self._on_cpu = Call(model=to_cpu(fresh.model), args=fresh.args, kwargs=fresh.kwargs)
+        return _with_each_tensor(_with_copied_inputs(self._on_cpu, inputs), torch.Tensor.cpu)
+
+    @contextlib.contextmanager
+    def in_float64(self, inputs: Sequence[torch.Tensor] | None = None) -> Iterator[Call]:
+        """A copy on the CPU with weights and inputs in float64, to run once within the context.
+
+        The large weights of a large model are converted on use, unless :meth:`convert_at_once` was called. Raises what
+        converting the model raises.
+        """
+        if self._in_float64 is None or not self._shares:
+            self._in_float64 = self._converted()
+        call, conversion = self._in_float64
+        call = _with_each_tensor(
+            _with_copied_inputs(call, inputs), lambda t: t.cpu().double() if t.is_floating_point() else t.cpu()
+        )
+        with conversion:
+            yield call
+
+    def _converted(self) -> tuple[Call, AbstractContextManager[object]]:
+        on_use = Float64OnUse()
+        placeholders = on_use.placeholders(weights_of(self.pristine.model)) if self._converts_on_use else {}
+        copied = copied_call(self.pristine, placeholders=placeholders) if placeholders else None
+        self._converts_on_use = copied is not None
+        fresh = copied or self.fresh()
+        call = Call(model=to_float64(to_cpu(fresh.model)), args=fresh.args, kwargs=fresh.kwargs)
+        return call, on_use if self._converts_on_use else contextlib.nullcontext()
+
+    def convert_at_once(self) -> bool:
+        """From now on, convert all weights in :meth:`in_float64`, for a model that cannot run otherwise.
+
+        Returns:
+            Whether the weights of the last call were converted on use.
+        """
+        converted_on_use, self._converts_on_use, self._in_float64 = self._converts_on_use, False, None
+        return converted_on_use
+
+
+def _with_copied_inputs(call: Call, inputs: Sequence[torch.Tensor] | None) -> Call:
+    """``call`` with copies of ``inputs``, or of its own."""
+    return with_own_inputs(call) if inputs is None else with_inputs(call, inputs)
+
+
+def _with_each_tensor(call: Call, function: Callable[[torch.Tensor], torch.Tensor]) -> Call:
+    """``call`` with the results of ``function`` for the tensors among its arguments."""
+    args, kwargs = pytree.tree_map_only(torch.Tensor, function, (call.args, call.kwargs))
+    return Call(model=call.model, args=args, kwargs=kwargs)
+
+
+def copied_call(
+    call: Call, *, has_same_parameters: bool = False, placeholders: Mapping[int, torch.Tensor] = MappingProxyType({})
+) -> Call | None:
+    """A copy of ``call``, or ``None`` if a copy would not be independent.
+
+    Args:
+        has_same_parameters: whether the copy has the parameters themselves.
+        placeholders: what the copy has instead of some weights, by the ids of these.
+    """
+    if has_closures(call.model):
+        return None
+    try:
+        memo = shared_memory(call.model, input_tensors(call), is_written=not has_same_parameters)
+        copied = copy.deepcopy(call, memo | dict(placeholders))
+    except Exception:  # copying a model can raise anything
+        return None
+    if shares_weights(copied.model, call.model):
+        return None
+    keep_modes(copied.model, call.model)
+    return copied

@@ -1,0 +1,101 @@
+"""The weights of a large model in float64, each only while an operator reads it.
+
+A whole copy in float64 takes twice the model's memory, for a run that reads one layer after another. Here, the copy has
+placeholders instead of its large weights: float64 tensors of the same shapes that take no memory. While the model runs, a mode
+gives every operator the weight in float64 for the placeholder, and its numbers are freed after the operator. The model finds
+float64 wherever it looks, and its results are those of a whole copy, to the last bit.
+
+Where a model needs more than that, a whole copy must serve. An operator that writes to a weight raises an exception. Code that
+reads the memory of a weight without an operator, such as ``tolist``, finds NaN.
+
+Hooks that convert the weights of a module while its forward runs would not do. A parent may compute with weights of its
+children, such as ``a.weight * b.weight``, and that would be rounded to float32 without an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableMapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils.weak import WeakIdKeyDictionary
+
+from onnx_ci.pipeline.model.live_model import WrappingMode, is_higher_order, tensor_leaves, written_to
+
+LEAST = 2**16
+"""From how many bytes on a weight gets a placeholder. Smaller ones are many and take little memory."""
+
+_CONVERTED = (torch.float32, torch.float16, torch.bfloat16)
+
+aten = torch.ops.aten
+
+_PICKING = frozenset((aten.embedding.default, aten.index_select.default, aten.index.Tensor, aten.gather.default))
+"""Operators that return some numbers of their first argument. Only these are converted, not the whole table."""
+
+
+class WritesToWeightError(Exception):
+    """An operator writes to a weight, and what it writes would be lost."""
+
+
+class Float64OnUse(WrappingMode):  # type: ignore[no-untyped-call]
+    """Gives operators the weights in float64 in place of their placeholders."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._weights: dict[torch.UntypedStorage, torch.Tensor] = {}
+        """The weights by the memory of their placeholders."""
+        self._views: MutableMapping[torch.Tensor, bool] = WeakIdKeyDictionary()
+        """The views of weights that operators have returned."""
+
+    def placeholders(self, weights: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """Placeholders of the weights that are large and plain, by the ids of these weights.
+
+        They refer to the weights, to which nothing may write while the placeholders are in use.
+        """
+        placeholders: dict[int, torch.Tensor] = {}
+        for weight in weights:
+            is_parameter = type(weight) is torch.nn.Parameter
+            if (is_parameter or type(weight) is torch.Tensor) and _is_large_and_plain(weight):
+                placeholder = torch.full((), torch.nan, dtype=torch.float64).as_strided(weight.shape, (0,) * weight.dim())
+                self._weights[placeholder.untyped_storage()] = weight.detach()
+                if is_parameter:
+                    placeholder = torch.nn.Parameter(placeholder, weight.requires_grad)
+                placeholders[id(weight)] = placeholder
+        return placeholders
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if is_higher_order(func):
+            args, kwargs = pytree.tree_map_only(torch.Tensor, self._converted, (args, kwargs))
+            return func(*self.wrapped(args), **kwargs)
+        if any(map(self._shows_weight, written_to(func, args, kwargs))):
+            raise WritesToWeightError(f"{func} writes to a weight")
+        if func in _PICKING and (table := self._weight_of(args[0])) is not None:
+            return func(table, *args[1:], **kwargs).double()
+        is_view = func.is_view and any(map(self._shows_weight, tensor_leaves((args, kwargs))))
+        args, kwargs = pytree.tree_map_only(torch.Tensor, self._converted, (args, kwargs))
+        result = func(*args, **kwargs)
+        if is_view:
+            self._views.update(dict.fromkeys(tensor_leaves(result), True))
+        return result
+
+    def _shows_weight(self, tensor: torch.Tensor) -> bool:
+        return tensor in self._views or self._weight_of(tensor) is not None
+
+    def _weight_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The weight of a placeholder, also if the model has the placeholder from an attribute such as ``data``."""
+        is_strided = tensor.dtype is torch.float64 and tensor.layout is torch.strided
+        return self._weights.get(tensor.untyped_storage()) if is_strided else None
+
+    def _converted(self, tensor: torch.Tensor) -> torch.Tensor:
+        weight = self._weight_of(tensor)
+        if weight is None:
+            return tensor
+        with torch.inference_mode(False):  # an operator on a placeholder cannot take a tensor that was made in inference mode
+            return weight.double()
+
+
+def _is_large_and_plain(weight: torch.Tensor) -> bool:
+    is_plain = weight.layout is torch.strided and weight.device.type == "cpu" and weight.is_contiguous()
+    return is_plain and weight.dtype in _CONVERTED and weight.dim() > 1 and weight.nbytes >= LEAST

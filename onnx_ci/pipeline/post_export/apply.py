@@ -1,0 +1,118 @@
+"""One post-export stage applied to a file. What the stage returns or raises becomes a file or a finding."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from onnx_ci.collection.post_export import PostExportStage
+from onnx_ci.errors import describe_exception, disk_error
+from onnx_ci.onnx_model.files import NotAModelError, copy, write_returned
+from onnx_ci.pipeline.export.exporter import Artifact
+from onnx_ci.pipeline.model.devices import ran_out_of_memory
+from onnx_ci.pipeline.post_export.packages import MissingPackageError
+from onnx_ci.pipeline.post_export.quantization import CalibrationError, Feeds
+from onnx_ci.processes.capture import captured
+from onnx_ci.results.records import Finding
+from onnx_ci.results.rules import finding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Applied:
+    """The result of one stage."""
+
+    artifact: Artifact | None
+    findings: tuple[Finding, ...]
+    log: str
+
+
+def apply_stage(stage: PostExportStage, before: Artifact, folder: Path, feeds: Feeds) -> Applied:
+    """Apply ``stage`` to the file ``before``, which is not changed.
+
+    Only out-of-memory errors are raised.
+
+    Args:
+        stage: the stage.
+        before: the exporter's file, or that of the stage before.
+        folder: where the stage's file is written; it must not exist.
+        feeds: inputs by name, for a stage that runs the file.
+    """
+    folder.mkdir(parents=True)
+    path = folder / before.path.name
+    failure: BaseException | None = None
+    with captured() as caught:
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the stage's package about what it uses
+        try:
+            _transform(stage, before.path, path, feeds)
+        except (Exception, SystemExit) as error:  # a stage can raise anything, which becomes a finding
+            if ran_out_of_memory(error):
+                raise
+            failure = error
+            traceback.print_exc()  # for the log; the finding has one line only
+    if failure is None and not path.is_file():
+        failure = NotAModelError("returned without writing a file")
+    if failure is None:
+        return Applied(artifact=Artifact(path=path), findings=(), log=caught.text)
+    return Applied(artifact=None, findings=(_finding_of(failure, stage, (before.path, path)),), log=caught.text)
+
+
+def _finding_of(error: BaseException, stage: PostExportStage, paths: tuple[Path, ...]) -> Finding:
+    if full := disk_error(error):
+        return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}; {stage.name} was writing its file")
+    message, remedy = f"{stage.name} raised {describe_exception(error)}", None
+    if isinstance(error, MissingPackageError):
+        message, remedy = f"{stage.name} needs {error.package}, which is not installed", error.remedy
+    elif isinstance(error, CalibrationError):
+        message, remedy = f"{stage.name} cannot be calibrated: {error}", error.remedy
+    elif isinstance(error, NotAModelError):
+        message, remedy = f"{stage.name} {error}", _RETURN
+    for path in paths:  # they differ in each run
+        message = message.replace(str(path), "the file")
+    return finding("stage-error", message, remedy=remedy, introduced_by=stage.name)
+
+
+_RETURN = "Return the model that the stage made, as a ModelProto or as the path of a file."
+
+
+# --- functions --------------------------------------------------------------------------------------------------------
+
+
+def _transform(stage: PostExportStage, before: Path, path: Path, feeds: Feeds) -> None:
+    """Call the function of a stage in the way that its parameters ask for, and write what it returns to ``path``."""
+    function, parameters = stage.transform, _parameters(stage.transform)
+    offered = {"feeds": feeds, "keep_io_types": stage.keep_io_types}
+    # One with a default, or bound by functools.partial, has what its author wants.
+    names = {parameter.name for parameter in parameters if parameter.default is parameter.empty}
+    keywords = {**stage.options, **{name: value for name, value in offered.items() if name in names}}
+    if len(parameters) > 1 and all(
+        _is_path(parameter) and parameter.default is parameter.empty for parameter in parameters[:2]
+    ):
+        function(before, path, **keywords)
+        return
+    if parameters and _is_path(parameters[0]):
+        copy(before, path)  # so that a function that changes its file does not change that of the stage before
+        returned = function(path, **keywords)
+    else:
+        returned = function(onnx.load(before), **keywords)
+    write_returned(returned, path)
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        return [*inspect.signature(function).parameters.values()]
+    except (TypeError, ValueError):  # a function of C may have no signature
+        return []
+
+
+def _is_path(parameter: inspect.Parameter) -> bool:
+    """Whether a parameter is annotated as a path."""
+    annotation = parameter.annotation
+    name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    return name.rpartition(".")[2] in ("Path", "str", "PathLike")

@@ -1,0 +1,461 @@
+"""The rounding of a lossy stage, simulated: the eager model runs in float64 under a mode that rounds as the stage does.
+
+Half precision rounds weights, inputs and the outputs of every operator. ONNX Runtime's quantizer knows some operators, and
+rounds what they take and return to 256 steps. Its dynamic way takes the range of an activation from the data, its static way
+from a calibration.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree  # no public module walks the containers of an operator's arguments
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from onnx_ci.collection.post_export import PostExportStage
+from onnx_ci.pipeline.model.live_model import Call, OperatorMode, has_noise, in_small_operators, tensor_leaves
+from onnx_ci.pipeline.model.module import plain_weights_of, replace_weight, weights_of
+
+aten = torch.ops.aten
+
+Within = Callable[[Call], AbstractContextManager[object]]
+"""Returns the context in which a call runs: for :func:`~onnx_ci.pipeline.reference.reference.run_in_float64`."""
+
+_LEAST = 1e-7
+"""convert_float_to_float16 replaces smaller positive constants by this one: the epsilon of a norm would become 0."""
+_SMALLEST_EXPONENT = -13
+"""The exponent of float16's smallest normal number, 2**-14, as :func:`torch.frexp` counts."""
+
+
+class Dice:
+    """Decides how values are rounded: to the nearest step, or up or down at random (stochastic rounding).
+
+    Args:
+        seed: the seed of the random numbers; ``None`` for the nearest step.
+    """
+
+    def __init__(self, seed: int | None) -> None:
+        self._generator = None if seed is None else torch.Generator().manual_seed(seed)
+
+    def like(self, tensor: torch.Tensor) -> torch.Tensor | float:
+        """The share of a step to add before rounding to the nearest one: random in [-0.5, 0.5), or 0."""
+        if self._generator is None:
+            return 0.0
+        return torch.rand(tensor.shape, generator=self._generator, dtype=torch.float64).to(tensor.device) - 0.5
+
+
+def round_to_float16(tensor: torch.Tensor, dice: Dice) -> torch.Tensor:
+    """The tensor with its values rounded to those of float16, in its own type. Too large ones become infinite."""
+    share = dice.like(tensor)
+    if not isinstance(share, torch.Tensor):
+        return tensor.to(torch.float16).to(tensor.dtype)
+    exponent = torch.frexp(tensor).exponent.clamp(min=_SMALLEST_EXPONENT)
+    moved = tensor + (share * torch.pow(2.0, exponent.double() - 11)).to(tensor.dtype)
+    return torch.where(torch.isfinite(tensor), moved, tensor).to(torch.float16).to(tensor.dtype)
+
+
+class _Rounding(OperatorMode):  # type: ignore[no-untyped-call]
+    """The base of the simulations, whose :meth:`run` runs an operator with rounded values."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.run(func, tuple(args), dict(kwargs or {}))
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+
+def _is_mutable(func: Any) -> bool:
+    """Whether an operator works in place, which only its private schema says."""
+    schema = getattr(func, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
+def _replaced(func: Any, outputs: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The outputs of an operator with their floating tensors changed; in place, if the operator works in place."""
+
+    def changed(tensor: torch.Tensor) -> torch.Tensor:
+        if not has_noise(tensor) or not tensor.numel():
+            return tensor
+        return tensor.copy_(change(tensor)) if _is_mutable(func) else change(tensor)
+
+    return outputs if getattr(func, "is_view", False) else pytree.tree_map_only(torch.Tensor, changed, outputs)
+
+
+# --- float16 ----------------------------------------------------------------------------------------------------------
+
+
+class _Float16(_Rounding):  # type: ignore[no-untyped-call]
+    def __init__(self, dice: Dice) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._dice = dice
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        nonzero_args, nonzero_kwargs = pytree.tree_map_only(float, _not_too_small, (args, kwargs))
+        outputs = func(*nonzero_args, **nonzero_kwargs)
+        return _replaced(func, outputs, lambda tensor: round_to_float16(tensor, self._dice))
+
+
+def _not_too_small(number: float) -> float:
+    return math.copysign(_LEAST, number) if 0 < abs(number) < _LEAST else number
+
+
+def float16(seed: int | None) -> Within:
+    """Half precision."""
+
+    def within(call: Call) -> AbstractContextManager[object]:
+        dice = Dice(seed)
+        with torch.no_grad():
+            for tensor in (*plain_weights_of(call.model), *_tensors(call)):
+                if has_noise(tensor) and tensor.numel():
+                    replace_weight(tensor, round_to_float16(tensor.data, dice))
+        return _Float16(dice)
+
+    return within
+
+
+def _tensors(call: Call) -> list[torch.Tensor]:
+    return tensor_leaves((call.args, call.kwargs))
+
+
+# --- int8 -------------------------------------------------------------------------------------------------------------
+
+Ranges = dict[tuple[int, str], tuple[float, float]]
+"""The least and the largest value of each activation, by the number of its operator and its role there."""
+
+_LINEAR = (aten.convolution.default, aten.addmm.default, aten.mm.default, aten.linear.default)
+_CONVOLUTION = aten.convolution.default
+_NORMALIZATION = (
+    aten.native_batch_norm.default,
+    aten._native_batch_norm_legit_no_training.default,
+    aten.cudnn_batch_norm.default,
+)
+_ACTIVATIONS = (aten.relu.default, aten.relu_.default, aten.hardtanh.default, aten.hardtanh_.default, aten.clamp.default,
+                aten.clamp_.default, aten.clamp_min.default)  # fmt: skip
+"""Activation functions that the quantizer merges into the operator before them (``Relu`` and ``Clip``)."""
+_RESHAPING = frozenset(
+    (aten.view.default, aten._unsafe_view.default, aten.transpose.int, aten.permute.default, aten.t.default,
+     aten.unsqueeze.default, aten.squeeze.dim, aten.clone.default, aten.expand.default, aten.slice.Tensor, aten.select.int)
+)  # fmt: skip
+"""Operators that leave quantized numbers as they are."""
+_STATIC = frozenset(
+    (*_LINEAR, *_ACTIVATIONS, *_NORMALIZATION, aten.bmm.default, aten.baddbmm.default, aten.add.Tensor, aten.add_.Tensor,
+     aten.mul.Tensor, aten.mul_.Tensor, aten.leaky_relu.default, aten.leaky_relu_.default, aten.sigmoid.default,
+     aten.sigmoid_.default, aten.max_pool2d_with_indices.default, aten.avg_pool2d.default, aten._adaptive_avg_pool2d.default,
+     aten.mean.dim, aten.cat.default, aten._softmax.default, aten.where.self, aten.constant_pad_nd.default,
+     aten.native_layer_norm.default, aten.upsample_nearest2d.vec, aten.upsample_bilinear2d.vec)
+)  # fmt: skip
+"""The operators that ``quantize_static`` converts by default (onnxruntime 1.31, ``quantization/registry.py``)."""
+
+
+@dataclass
+class Observations:
+    """What one run in float64 shows about the operators of a model."""
+
+    ranges: Ranges = field(default_factory=dict)
+    scales: dict[int, torch.Tensor] = field(default_factory=dict)
+    """For a convolution before a BatchNorm, the factors by which the exporters multiply its output channels."""
+    merged: set[int] = field(default_factory=set)
+    """Operators whose outputs are rounded only after the next one."""
+
+
+class _Numbered(_Rounding):  # type: ignore[no-untyped-call]
+    """Numbers the operators in the order in which they run, and tracks constants and recurrent layers."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.number = 0
+        self._constants = WeakTensorKeyDictionary()
+        for tensor in weights_of(call.model):
+            self._constants[tensor] = True
+        self.recurrent = 0
+        """How many recurrent layers are running, one within another."""
+        self.is_lstm = False
+        """Whether the recurrent layer that runs is one that ``quantize_dynamic`` converts."""
+
+    def concatenated(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Handle the states that a recurrent layer of several layers returns. In the file, an operator concatenates them."""
+        self.number += 1
+        return tensor
+
+    def is_constant(self, value: object) -> bool:
+        """Whether a value is a weight, or computed from weights only."""
+        return not isinstance(value, torch.Tensor) or value in self._constants
+
+    def note_constants(self, args: Any, outputs: Any) -> None:
+        """Note whether the outputs of an operator are constant: all its arguments are."""
+        are_constant = all(map(self.is_constant, pytree.tree_leaves(args)))
+        for leaf in pytree.tree_leaves(outputs):
+            if isinstance(leaf, torch.Tensor) and are_constant:
+                self._constants[leaf] = True
+            elif isinstance(leaf, torch.Tensor) and leaf in self._constants:  # changed in place
+                del self._constants[leaf]
+
+
+@contextlib.contextmanager
+def _outside_recurrent_layers(call: Call, mode: _Numbered) -> Iterator[None]:
+    """Tell ``mode`` while a recurrent layer runs: in the file it is one operator."""
+
+    def enter(layer: nn.Module, _: object) -> None:
+        mode.recurrent += 1
+        mode.is_lstm = isinstance(layer, nn.LSTM)
+
+    def leave(layer: nn.Module, _: object, outputs: Any) -> Any:
+        mode.recurrent -= 1
+        if layer.num_layers == 1:
+            return outputs
+        output, states = outputs  # in the file, the states of the layers are concatenated
+        return output, pytree.tree_map_only(torch.Tensor, mode.concatenated, states)
+
+    layers = [module for module in call.model.modules() if isinstance(module, nn.RNNBase)]
+    hooks = [*(layer.register_forward_pre_hook(enter) for layer in layers)]
+    hooks += [*(layer.register_forward_hook(leave) for layer in layers)]
+    try:
+        with mode:
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class _Observer(_Numbered):  # type: ignore[no-untyped-call]
+    def __init__(self, call: Call, observations: Observations) -> None:
+        super().__init__(call)
+        self._observations = observations
+        self._producers = WeakTensorKeyDictionary()
+        """The number and the operator that a tensor is the first output of."""
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        is_observed = func in _STATIC and not self.recurrent
+        if is_observed:
+            self.number += 1
+            self._note_merged(func, args)
+            for position, tensor in enumerate(pytree.tree_leaves(args)):
+                if isinstance(tensor, torch.Tensor) and not self.is_constant(tensor):
+                    self._note(f"in {position}", tensor)
+        outputs = func(*args, **kwargs)
+        self.note_constants((args, kwargs), outputs)
+        for position, tensor in enumerate(pytree.tree_leaves(outputs) if is_observed else ()):
+            if isinstance(tensor, torch.Tensor):
+                self._note(f"out {position}", tensor)
+                if position == 0:
+                    self._producers[tensor] = (self.number, func)
+        return outputs
+
+    def _note_merged(self, func: Any, args: tuple[Any, ...]) -> None:
+        """Note if the operator is merged into the one before it."""
+        first = args[0] if args and isinstance(args[0], torch.Tensor) else None
+        if first is None or first not in self._producers:
+            return
+        number, producer = self._producers[first]
+        if func in _NORMALIZATION and producer is _CONVOLUTION:
+            weight, variance, eps = args[1], args[4], args[-1]
+            factor = torch.rsqrt(variance + eps)
+            self._observations.scales[number] = factor if weight is None else factor * weight
+            self._observations.merged.add(number)
+        elif func in _ACTIVATIONS:
+            self._observations.merged.add(number)
+
+    def concatenated(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Record the range of the states."""
+        super().concatenated(tensor)
+        self._note("out 0", tensor)
+        return tensor
+
+    def _note(self, role: str, tensor: torch.Tensor) -> None:
+        if has_noise(tensor) and tensor.numel():
+            self._observations.ranges[self.number, role] = (float(tensor.min()), float(tensor.max()))
+
+
+def observed(observations: Observations) -> Within:
+    """A run that changes nothing and fills ``observations``."""
+    return lambda call: _outside_recurrent_layers(call, _Observer(call, observations))
+
+
+def merged_ranges(every: Sequence[Ranges]) -> Ranges:
+    """The ranges that contain all of ``every``."""
+    merged: Ranges = {}
+    for ranges in every:
+        for place, (least, largest) in ranges.items():
+            low, high = merged.get(place, (least, largest))
+            merged[place] = (min(low, least), max(high, largest))
+    return merged
+
+
+_BEYOND = 1e-3
+"""By how much of its width a range may be left."""
+
+
+def is_within(ranges: Ranges, calibrated: Ranges) -> bool:
+    """Whether no activation leaves its calibrated range, which always contains zero."""
+    for place, (least, largest) in ranges.items():
+        low, high = (
+            (min(0.0, calibrated[place][0]), max(0.0, calibrated[place][1])) if place in calibrated else (least, largest)
+        )
+        slack = _BEYOND * (high - low)
+        if not (low - slack <= least and largest <= high + slack):
+            return False
+    return True
+
+
+class _Int8(_Numbered):  # type: ignore[no-untyped-call]
+    """Rounds weights and activations to 256 steps.
+
+    Args:
+        call: the call that will run.
+        stage: the stage, whose options say which types it uses and whether weights have a scale for each channel.
+        dice: how values are rounded.
+        observations: what a run on the same inputs shows.
+        calibrated: the ranges of activations; ``None`` for those of the data.
+    """
+
+    def __init__(
+        self, call: Call, stage: PostExportStage, dice: Dice, observations: Observations, calibrated: Ranges | None
+    ) -> None:
+        super().__init__(call)
+        self._options: Mapping[str, Any] = stage.options
+        self._dice, self._observations, self._calibrated = dice, observations, calibrated
+        self._quantized = WeakTensorKeyDictionary()
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        is_known = func in _STATIC and not self.recurrent
+        self.number += is_known
+        # The quantizer keeps an activation function as it is unless it quantizes what the function gets.
+        is_quantized = is_known and (func not in _ACTIVATIONS or args[0] in self._quantized)
+        rounded = self._rounded_arguments(func, args, is_quantized=is_quantized)
+        outputs = func(*rounded, **kwargs)
+        self.note_constants((args, kwargs), outputs)
+        if is_quantized and self._calibrated is not None and self.number not in self._observations.merged:
+            rounded_outputs = _replaced(func, outputs, self._output)
+        else:
+            rounded_outputs = outputs
+        first = rounded[0] if rounded and isinstance(rounded[0], torch.Tensor) else None
+        if is_quantized or (func in _RESHAPING and first is not None and first in self._quantized):
+            for tensor in pytree.tree_leaves(rounded_outputs):
+                if isinstance(tensor, torch.Tensor):
+                    self._quantized[tensor] = True
+        return rounded_outputs
+
+    def _rounded_arguments(self, func: Any, args: tuple[Any, ...], *, is_quantized: bool) -> tuple[Any, ...]:
+        """The arguments of an operator as it gets them in the file."""
+        is_static = self._calibrated is not None
+        if func in _LINEAR and (not self.recurrent or (self.is_lstm and not is_static)):
+            return self._linear(func, args)
+        if func is aten.embedding.default and self.is_constant(args[0]):
+            return (self._weight(args[0], None, None), *args[1:])
+        if not (is_quantized and is_static):
+            return args
+        leaves, tree = pytree.tree_flatten(args)
+        rounded: tuple[Any, ...] = pytree.tree_unflatten(
+            [self._input(position, leaf) for position, leaf in enumerate(leaves)], tree
+        )
+        if not _is_mutable(func):
+            return rounded
+        args[0].copy_(rounded[0])  # an operator in place must write to the tensor that it was called with
+        return (args[0], *rounded[1:])
+
+    def concatenated(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The states as the static quantizer rounds them."""
+        super().concatenated(tensor)
+        if self._calibrated is None or not has_noise(tensor) or not tensor.numel():
+            return tensor
+        return self._fake(tensor, *(self._calibrated.get((self.number, "out 0")) or (float(tensor.min()), float(tensor.max()))))
+
+    def _linear(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments of a convolution or matrix product, rounded.
+
+        Without a calibration, a product of two activations is not rounded.
+        """
+        at = 1 if func is aten.addmm.default else 0
+        activation, weight = args[at], args[at + 1]
+        if self.is_constant(activation) or not self.is_constant(weight):
+            if self._calibrated is None:
+                return args
+            return tuple(self._input(position, value) for position, value in enumerate(args))
+        channels = {_CONVOLUTION: 0, aten.linear.default: 0}.get(func, -1)
+        scale = self._observations.scales.get(self.number) if func is _CONVOLUTION and not self.recurrent else None
+        rounded = [*args]
+        rounded[at] = self._fake(activation, *self._range(f"in {at}", activation))
+        rounded[at + 1] = self._weight(weight, channels, scale)
+        return tuple(rounded)
+
+    def _range(self, role: str, tensor: torch.Tensor) -> tuple[Any, Any]:
+        calibrated = (self._calibrated or {}).get((self.number, role)) if not self.recurrent else None
+        return calibrated or (float(tensor.min()), float(tensor.max()))
+
+    def _input(self, position: int, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not has_noise(value) or not value.numel() or self.is_constant(value):
+            return value
+        return self._fake(value, *self._range(f"in {position}", value))
+
+    def _output(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self._fake(tensor, *self._range("out 0", tensor))
+
+    def _weight(self, weight: torch.Tensor, channels: int | None, scale: torch.Tensor | None) -> torch.Tensor:
+        """A weight, rounded as in the file, where a BatchNorm behind the layer is multiplied into it first.
+
+        Args:
+            weight: the weight.
+            channels: its axis of output channels.
+            scale: the factor of each channel.
+        """
+        if not weight.numel():
+            return weight
+        axis = None if channels is None else channels % weight.dim()
+        if scale is None or axis is None:
+            return self._rounded_weight(weight, axis)
+        factor = scale.to(weight.dtype).reshape([-1 if each == axis else 1 for each in range(weight.dim())])
+        rounded = self._rounded_weight(weight * factor, axis)
+        return torch.where(factor == 0, weight * factor, rounded / factor)
+
+    def _rounded_weight(self, weight: torch.Tensor, axis: int | None) -> torch.Tensor:
+        """A weight, rounded with one range, or with one for each place on an axis if the stage's options say so."""
+        other_axes = [each for each in range(weight.dim()) if each != axis]
+        if self._options.get("per_channel") and axis is not None and other_axes:
+            low, high = weight.amin(other_axes, keepdim=True), weight.amax(other_axes, keepdim=True)
+        else:
+            low, high = weight.min(), weight.max()
+        if "UInt8" in str(self._options.get("weight_type", "")):
+            return self._fake(weight, low, high)
+        largest = torch.maximum(high.abs(), low.abs()) * (255 / 254)  # int8 weights are symmetric
+        return self._fake(weight, -largest, largest)
+
+    def _fake(self, tensor: torch.Tensor, low: Any, high: Any) -> torch.Tensor:
+        """The tensor rounded to 256 steps between ``low`` and ``high``, and cut off there. The range is extended to zero."""
+        least = torch.as_tensor(low, dtype=tensor.dtype).clamp(max=0)
+        largest = torch.as_tensor(high, dtype=tensor.dtype).clamp(min=0)
+        width = (largest - least) / 255
+        step = torch.where((width > 0) & torch.isfinite(width), width, 1.0)
+        zero = torch.round(-least / step)
+        rounded = (torch.round(tensor / step + zero + self._dice.like(tensor)).clamp(0, 255) - zero) * step
+        # The smallest number of a type, as a mask adds it, is not rounded to minus infinity: a row of it would become NaN.
+        limit = torch.finfo(tensor.dtype).max
+        return rounded.clamp(-limit, limit)
+
+
+def int8(stage: PostExportStage, seed: int | None, observations: Observations, calibrated: Ranges | None) -> Within:
+    """Quantization. The arguments are those of the mode."""
+    return lambda call: _outside_recurrent_layers(call, _Int8(call, stage, Dice(seed), observations, calibrated))
+
+
+# --- everything -------------------------------------------------------------------------------------------------------
+
+
+def together(withins: Sequence[Within]) -> Within:
+    """Several simulations at once: each rounds what those before it have rounded."""
+
+    @contextlib.contextmanager
+    def within(call: Call) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(in_small_operators())
+            for simulation in withins:
+                stack.enter_context(simulation(call))
+            yield
+
+    return within

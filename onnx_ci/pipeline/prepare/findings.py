@@ -1,0 +1,353 @@
+"""What is wrong with a recipe before any export: its names, arguments and outputs, its axes, and how far it can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from onnx_ci.collection.axis_sizes import AxisSize, MultipleOf, unnamed_axes
+from onnx_ci.collection.recipe import Recipe
+from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.pipeline.inputs.axes import DeclaredAxes
+from onnx_ci.pipeline.inputs.probes import EXAMPLE, Legality, Probe
+from onnx_ci.pipeline.inputs.sizes import ResizedProbes
+from onnx_ci.pipeline.model.containers import Path, name_of, named_leaves
+from onnx_ci.pipeline.model.live_model import (
+    Call,
+    Outputs,
+    PrepareError,
+    bound_arguments,
+    dtype_name,
+    has_noise,
+    input_tensors,
+    recipe_error,
+    wrapper_without_constants,
+)
+from onnx_ci.pipeline.model.module import unlike_others
+from onnx_ci.pipeline.prepare.observability import Observability
+from onnx_ci.pipeline.reference.reference import largest_value
+from onnx_ci.results.records import Finding, Severity, SourceLine
+from onnx_ci.results.rules import finding
+from onnx_ci.text import count, listed, listed_shortly
+
+_CHOOSE_OUTPUTS = "To choose among what the model returns, wrap it: onnx_ci.adapt(model, outputs=NAMES_OR_FUNCTION)."
+
+
+def check_outputs(result: Any, tensors: Outputs, recipe: Recipe) -> None:
+    """Check that a model's outputs can be exported and have the declared names.
+
+    Args:
+        result: what the model returned.
+        tensors: the tensors in it.
+        recipe: the recipe.
+
+    Raises:
+        PrepareError: they cannot; the error carries the finding.
+    """
+    if not tensors:
+        message = f"the model returns no tensor: its output is of the class {type(result).__name__}"
+        raise recipe_error(message, f"Return at least one tensor from forward. {_CHOOSE_OUTPUTS}")
+    if any(tensor.is_complex() for tensor in tensors):
+        raise recipe_error("the model returns a complex tensor, which cannot be exported", "Return torch.view_as_real of it.")
+    if len(recipe.output_names) > len(tensors):
+        message = f"output_names declares {len(recipe.output_names)} names, but the model returns {len(tensors)} tensors"
+        raise PrepareError(finding("name-mismatch", message, remedy="Declare one name for every tensor that forward returns."))
+
+
+def check_parameters(call: Call, outputs: Outputs) -> None:
+    """Check that no parameter makes outputs NaN: nothing that a file computes there could be verified.
+
+    Args:
+        call: the model and its arguments.
+        outputs: what the model returns.
+
+    Raises:
+        PrepareError: a parameter has NaN, and so has an output. The error carries the finding.
+    """
+    if not any(map(_has_nan, outputs)):
+        return
+    for name, weight in call.model.named_parameters():
+        if unlike_others(weight) is None and _has_nan(weight):
+            raise recipe_error(
+                f"the weight {name!r} is NaN in {int(weight.isnan().sum())} of {count(weight.numel(), 'value')}, and the model "
+                "returns NaN on its example",
+                "Load a checkpoint without NaN: training that diverges saves NaN without an error.",
+            )
+
+
+def _has_nan(tensor: torch.Tensor) -> bool:
+    return has_noise(tensor) and bool(tensor.isnan().any())
+
+
+# --- the call ---------------------------------------------------------------------------------------------------------
+
+
+def call_findings(call: Call, result: Any, recipe: Recipe) -> Iterator[Finding]:
+    """Findings about a model, its arguments and what it returns.
+
+    Args:
+        call: the model and its arguments.
+        result: what the model returned.
+        recipe: the recipe.
+    """
+    for remark in call.remarks:
+        yield finding("model-kind", remark)
+    yield from _global_changes(call)
+    yield from _baked_arguments(call)
+    yield from _unsupported_outputs(result)
+    yield from _misordered_names(call, result, recipe)
+    yield from _extra_names(recipe, len(input_tensors(call)))
+
+
+def loaded_weights_findings(call: Call) -> Iterator[Finding]:
+    """A note that the recipe's function loads weights."""
+    if call.loaded_with:
+        message = f"the recipe loads weights ({listed(call.loaded_with)}), so the model is exported with these"
+        yield finding("loaded-weights", message)
+
+
+def _global_changes(call: Call) -> Iterator[Finding]:
+    if call.global_changes.descriptions:
+        changed = ", ".join(call.global_changes.descriptions)
+        yield finding("global-state", f"building the model changes {changed} and does not restore it")
+
+
+def _baked_arguments(call: Call) -> Iterator[Finding]:
+    """Arguments that are not tensors: the exporters turn them into constants.
+
+    Booleans and ``None`` are options of the model; numbers and strings are data, which the file no longer accepts.
+    """
+    for path, leaf in named_leaves(bound_arguments(call)):
+        if isinstance(leaf, (str, int, float)) and not isinstance(leaf, bool):
+            fate = "becomes a constant of the file"
+            if not isinstance(leaf, str):
+                fate += " or, with TorchScript, an undeclared input"
+            message = f"the argument {name_of(path)} is the {type(leaf).__name__} {leaf!r}, which {fate}"
+            wrapper = wrapper_without_constants(call)
+            remedy = None if wrapper is None else f"Pass a tensor, or fix the value: {wrapper}."
+            yield finding("baked-argument", message, remedy=remedy)
+
+
+def _unsupported_outputs(result: Any) -> Iterator[Finding]:
+    """Outputs that ONNX cannot represent: numbers, strings and other objects."""
+    for path, leaf in named_leaves(result):
+        if leaf is not None and not isinstance(leaf, torch.Tensor):
+            message = f"the model returns a {type(leaf).__name__} at {name_of(path)}, which an ONNX output cannot hold"
+            yield finding("output-mismatch", message, remedy=f"Return tensors only. {_CHOOSE_OUTPUTS}")
+
+
+def _misordered_names(call: Call, result: Any, recipe: Recipe) -> Iterator[Finding]:
+    """Declared names that the model uses for another input or output, as a parameter, key or field."""
+    inputs, outputs = named_leaves(bound_arguments(call)), named_leaves(result)
+    for role, declared_names, leaves in (("input", recipe.input_names, inputs), ("output", recipe.output_names, outputs)):
+        paths = [path for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
+        for model_names in ([_last_name(path) for path in paths], [name_of(path) for path in paths]):
+            pairs = zip(model_names, declared_names, strict=False)
+            if any(name != declared and name in declared_names and declared in model_names for name, declared in pairs):
+                order = f"{', '.join(declared_names)}, but the model's own order is {', '.join(map(str, model_names))}"
+                remedy = f"Declare {role}_names in the model's own order: they are assigned by position."
+                yield finding("name-mismatch", f"{role}_names lists {order}", remedy=remedy)
+                break
+
+
+def _last_name(path: Path) -> str | None:
+    return path[-1] if path and isinstance(path[-1], str) else None
+
+
+def _extra_names(recipe: Recipe, count: int) -> Iterator[Finding]:
+    """More names than inputs: TorchScript assigns the rest to weights, which is rarely intended."""
+    if len(recipe.input_names) > count:
+        message = f"input_names declares {len(recipe.input_names)} names, but args contain {count} tensors"
+        remedy = (
+            "Declare one name for every tensor in args, including nested ones, and none for Python numbers. "
+            'To name weights as well, add allow=["name-mismatch"].'
+        )
+        yield finding("name-mismatch", message, remedy=remedy)
+
+
+# --- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def axis_findings(
+    resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes, rejections: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Findings about the declared axes of inputs.
+
+    Args:
+        resized: what the model accepts of other sizes.
+        probes: all inputs.
+        axes: the declared axes.
+        rejections: what the model raised on other inputs, by their names.
+    """
+    yield from _untested_axes(resized, probes, axes, rejections)
+    yield from _undeclared_relations(resized, axes)
+
+
+def output_size_findings(
+    recipe: Recipe, resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes
+) -> Iterator[Finding]:
+    """Findings about the declared axes of outputs, but for those of which no other size was tested."""
+    untested = {name for name, _ in resized.untested(probes, axes.inputs)}
+    yield from (each for label, each in _constant_axes(recipe, probes, axes.labels) if label not in untested)
+    yield from _wrong_expressions(recipe, probes, axes)
+
+
+def _untested_axes(
+    resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes, rejections: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Axes of inputs that are declared dynamic but have the same size on every input."""
+    for label, sizes in resized.untested(probes, axes.inputs):
+        if label in axes.automatic:
+            continue
+        rejected = ", ".join(map(str, sizes))
+        message = f"the dynamic axis {label!r} was not tested: the model itself rejects the sizes {rejected}"
+        names = [name for name in (f"{label}={size}" for size in reversed(sizes)) if name in rejections]
+        message += "".join(f"; on {name!r}, {rejections[name]}" for name in names[:1])
+        remedy = (
+            "If a size is written into the model there, take it from the input: x.shape[0] instead of a number. If the model "
+            f"accepts only some sizes, name one, dynamic_sizes={{{label!r}: SIZE}}, or their divisor, "
+            f"dynamic_sizes={{{label!r}: onnx_ci.multiple_of(NUMBER)}}. If the size follows from another axis, name the axis "
+            "by that, such as 'past + 1'. If the model accepts no other size, do not declare the axis dynamic."
+        )
+        yield finding("vacuous", message, remedy=remedy)
+
+
+def _undeclared_relations(resized: ResizedProbes, axes: DeclaredAxes) -> Iterator[Finding]:
+    """What the model requires of the sizes of axes, although the recipe does not declare it."""
+    unnamed = unnamed_axes(axes.labels)
+    for relation in resized.relations:
+        if isinstance(relation.requires, AxisSize) and unnamed & {relation.name, relation.requires.text}:
+            continue  # two axes are equal whose relation the recipe leaves to the exporter
+        name, rejected = relation.name, ", ".join(map(str, relation.refused))
+        match relation.requires:
+            case MultipleOf(number=number):
+                accepts = f"multiples of {number}"
+                remedy = f"Declare it: dynamic_sizes={{{name!r}: onnx_ci.multiple_of({number})}}."
+            case AxisSize(text=text):
+                accepts = repr(text)
+                declarations = (
+                    f"{tensor!r}: {{{axis}: {text!r}}}"
+                    for tensor, labels in axes.labels.items()
+                    for axis, label in labels.items()
+                    if label == name
+                )
+                remedy = f"Declare it in dynamic_axes or dynamic_shapes: {', '.join(declarations)}."
+        message = f"the model rejects the sizes {rejected} of the axis {name!r} and accepts {accepts}"
+        yield finding("size-relation", message, remedy=remedy)
+
+
+def _wrong_expressions(recipe: Recipe, probes: Sequence[Probe], axes: DeclaredAxes) -> Iterator[Finding]:
+    """Expressions that are declared for axes of outputs, and that are not their sizes on some input."""
+    for probe in probes:
+        wrong = next(axes.wrong_outputs(recipe.output_names, probe.inputs, probe.reference.own), None)
+        if wrong is not None:
+            remedy = "Correct the expression, or give the axis its own name."
+            yield finding("name-mismatch", f"{wrong} on {probe.name!r}", remedy=remedy)
+            return
+
+
+def _constant_axes(
+    recipe: Recipe, probes: Sequence[Probe], axes: Mapping[str, Mapping[int, str]]
+) -> Iterator[tuple[str, Finding]]:
+    """Axes of outputs that are declared dynamic but have the same size on every input on which a wrong one is an error.
+
+    Each is a finding with the declared name of the axis.
+    """
+    legal = [probe.reference.own for probe in probes if probe.legality is Legality.LEGAL]
+    for position, name in enumerate(recipe.output_names[: len(probes[0].reference.own)]):
+        for axis, label in axes.get(name, {}).items():
+            sizes = {outputs[position].shape[axis] for outputs in legal}
+            if len(sizes) == 1:
+                where = f"axis {axis} of output {name!r}"
+                message = f"{where} is declared dynamic as {label!r}, but has size {sizes.pop()} on every input"
+                remedy = "Do not declare the axis dynamic, or declare the input's axis that determines its size."
+                yield label, finding("vacuous", message, remedy=remedy)
+
+
+# --- precision --------------------------------------------------------------------------------------------------------
+
+
+_DRAWN = "The line draws random numbers, and draws different ones in float64 and in the file: make them a buffer or an input."
+
+
+def reference_findings(
+    limit: DriftLimit, probes: Sequence[Probe], lines_that_draw: Callable[[], Sequence[SourceLine]]
+) -> Iterator[Finding]:
+    """Findings about references that are too noisy, or that are not in float64.
+
+    Args:
+        limit: the largest drift that passes.
+        probes: all inputs.
+        lines_that_draw: returns the lines of the model that draw random numbers. Only called if a reference is too noisy.
+    """
+    yield from _too_noisy(limit, probes, lines_that_draw)
+    yield from _without_float64(probes)
+
+
+def _too_noisy(
+    limit: DriftLimit, probes: Sequence[Probe], lines_that_draw: Callable[[], Sequence[SourceLine]]
+) -> Iterator[Finding]:
+    """Outputs whose noise affects more than half of their digits: almost any file would pass a comparison by drift.
+
+    A model that seeds itself returns the same on each run, but torch draws other numbers in float64.
+    Of the probes, only the example and the steps of sequences are checked, over which rounding errors can grow.
+    """
+    if limit.has_tolerance:
+        return
+    checked = [probe for probe in probes if probe.name == EXAMPLE or probe.fed]
+    for position in range(len(checked[0].reference.own)):
+        noisy = next((probe for probe in checked if probe.reference.is_noisy(position)), None)
+        if noisy is not None:
+            output, noise = noisy.reference.own[position], noisy.reference.noise[position]
+            largest = largest_value(output)
+            drawing = lines_that_draw()
+            remedy = (
+                "An ill-conditioned model needs rtol or atol, or an example on which it is better conditioned"
+                f"{', or fewer steps' if noisy.fed else ''}."
+            )
+            yield finding(
+                "vacuous",
+                f"output {position} of the model differs by {noise:.2g} between {dtype_name(output)} and float64, and its "
+                f"largest value is {largest:.2g}: too noisy to compare by drift{f' on {noisy.name!r}' if noisy.fed else ''}",
+                remedy=_DRAWN if drawing else remedy,
+                source=drawing[0] if drawing else None,
+                details={"noise": noise, "max_abs": largest},
+            )
+
+
+def _without_float64(probes: Sequence[Probe]) -> Iterator[Finding]:
+    called = [probe for probe in probes if not probe.fed]
+    perturbed = [probe.name for probe in called if probe.reference.method == "perturbation"]
+    if perturbed:
+        where = "" if len(perturbed) == len(called) else f" (on {listed_shortly(perturbed)})"
+        message = f"the model cannot run in float64{where}: its noise is estimated by perturbation"
+        yield finding("no-float64", message)
+
+
+# --- observability ----------------------------------------------------------------------------------------------------
+
+
+def observability_unknown() -> Finding:
+    """A note that this process cannot compute gradients."""
+    message = "observability was not measured: the parent process has already computed gradients"
+    remedy = "Run onnx-ci in a process that has not computed gradients, or with isolation=none."
+    return finding("vacuous", message, severity=Severity.NOTE, remedy=remedy)
+
+
+def observability_findings(observability: Observability | None) -> Iterator[Finding]:
+    """Modules in which an error would go unnoticed; an error if that is true of all of them."""
+    if observability is None or not observability.hidden:
+        return
+    hidden, visible = observability.hidden, observability.visible
+    named = ", ".join(map(repr, hidden[:3])) + (" and more" if len(hidden) > 3 else "")
+    message = f"{len(hidden)} of {len(hidden) + len(visible)} modules have no measurable effect on the outputs: {named}"
+    if visible:
+        yield finding("vacuous", message, severity=Severity.NOTE, remedy="An error in such a module cannot be detected.")
+    else:
+        remedy = (
+            "Nothing uses what they compute, or a clamp or a ReLU cuts it off. Give the recipe an example on which they have "
+            "an effect; with weights='trained', the model's own weights decide."
+        )
+        yield finding("vacuous", message, remedy=remedy)

@@ -1,0 +1,165 @@
+"""Which modules of a model affect its outputs measurably, determined by one backward pass.
+
+An error in a module whose activation × gradient is within the tolerance of the comparison cannot be detected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from onnx_ci.pipeline.model.containers import tensors_in
+from onnx_ci.pipeline.model.live_model import Call, Outputs, PrepareError, force_eager, run, seeded
+from onnx_ci.pipeline.model.module import calls_hooks, unlike_others
+from onnx_ci.pipeline.prepare.side_effects import differ
+
+WHOLE = "the model"
+"""What a model that has no modules is called among its modules."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observability:
+    """Which of the modules that ran affect the outputs measurably."""
+
+    visible: tuple[str, ...]
+    hidden: tuple[str, ...]
+    without_gradient: tuple[str, ...] = ()
+    """Those of :attr:`hidden` through which no gradient leads: nothing uses what they return, or only an argmax or the like."""
+
+    @property
+    def share(self) -> float:
+        """The share of visible modules, from 0 to 1."""
+        return len(self.visible) / (len(self.visible) + len(self.hidden))
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether one of the hidden modules has a gradient. What nothing uses has none."""
+        return not set(self.hidden) <= set(self.without_gradient)
+
+    def beside(self, other: Observability) -> Observability:
+        """What is visible in this run or in the ``other`` one, which had other inputs."""
+        hidden = tuple(name for name in self.hidden if name not in other.visible)
+        with_gradient = {*other.hidden} - {*other.without_gradient}
+        return Observability(
+            visible=(*self.visible, *(name for name in self.hidden if name in other.visible)),
+            hidden=hidden,
+            without_gradient=tuple(name for name in hidden if name in self.without_gradient and name not in with_gradient),
+        )
+
+
+class NoGradientsError(Exception):
+    """torch cannot compute gradients here: on a machine with a GPU, a fork of a process that has computed some cannot."""
+
+
+def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Observability | None:
+    """Measure the observability of ``call``.
+
+    Args:
+        call: a call of a model; it must not be used afterwards.
+        noise: for each output, the noise of the comparison.
+        limits: for each output, the largest drift that passes: effects below ``noise × limit`` are hidden.
+
+    Returns:
+        ``None`` without gradients: no floating output, or a model that cannot be differentiated.
+
+    Raises:
+        NoGradientsError: this process cannot compute gradients.
+    """
+    taps: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+
+    def hook_of(name: str) -> Any:
+        def hook(_module: torch.nn.Module, _args: object, output: Any) -> Any:
+            def tap(tensor: torch.Tensor) -> torch.Tensor:
+                if unlike_others(tensor) is not None or not tensor.is_floating_point() or not tensor.numel():
+                    return tensor
+                # The added zero receives the output's gradient, even if the output is changed in place later.
+                zero = torch.zeros_like(tensor, requires_grad=True)
+                taps.setdefault(name, []).append((zero, tensor.detach().clone()))
+                return tensor + zero
+
+            return pytree.tree_map_only(torch.Tensor, tap, output)
+
+        return hook
+
+    names = {name: module for name, module in call.model.named_modules() if not any(True for _ in module.children())}
+    if not calls_hooks(call.model):
+        return None
+    hooks = [module.register_forward_hook(hook_of(name or WHOLE)) for name, module in names.items()]
+    try:
+        with torch.enable_grad(), seeded(0), force_eager(), _gradients_of_recurrent_layers(call.model):
+            outputs = tensors_in(call.model(*call.args, **call.kwargs))
+            generator = torch.Generator().manual_seed(0)
+            terms = [
+                (output.cpu().double() * torch.randn(output.shape, generator=generator, dtype=torch.float64)).sum()
+                / (unit * limit)
+                for output, unit, limit in zip(outputs, noise, limits, strict=True)
+                if output.is_floating_point() and output.requires_grad
+            ]
+            tapped = {name: [*pairs] for name, pairs in taps.items()}  # a gradient may run modules again: checkpointing does
+            zeros = [zero for pairs in tapped.values() for zero, _ in pairs]
+            if not terms or not zeros:
+                return None
+            gradients = iter(torch.autograd.grad(torch.stack(terms).sum(), zeros, allow_unused=True))
+    except Exception as error:  # the model cannot be differentiated
+        if "fork-based multiprocessing" in str(error):
+            raise NoGradientsError(str(error)) from None
+        return None
+    finally:
+        for hook in hooks:
+            hook.remove()
+    visible: list[str] = []
+    hidden: list[str] = []
+    without_gradient: list[str] = []
+    for name, pairs in tapped.items():
+        effects = [
+            activation * gradient for (_, activation), gradient in zip(pairs, gradients, strict=False) if gradient is not None
+        ]
+        is_visible = any(float(effect.double().nan_to_num(0.0, 0.0, 0.0).norm()) > 1 for effect in effects)
+        (visible if is_visible else hidden).append(name)
+        if not effects:
+            without_gradient.append(name)
+    return Observability(visible=tuple(visible), hidden=tuple(hidden), without_gradient=tuple(without_gradient))
+
+
+def affect_outputs(call: Call, names: Collection[str], outputs: Outputs) -> bool:
+    """Whether the model's outputs depend in any way on what some of its modules return, or it cannot be told.
+
+    Args:
+        call: a call of a model; it must not be used afterwards.
+        names: the modules, as in :class:`Observability`.
+        outputs: the outputs of that call.
+    """
+    replaced: list[torch.Tensor] = []
+
+    def replace(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        replaced.append(tensor)
+        return -3 * tensor - 1
+
+    if not calls_hooks(call.model):
+        return True
+    for name, module in call.model.named_modules():
+        if (name or WHOLE) in names:
+            module.register_forward_hook(lambda _module, _args, output: pytree.tree_map_only(torch.Tensor, replace, output))
+    try:
+        return differ(run(call), outputs) or not replaced
+    except PrepareError:
+        return True
+
+
+@contextlib.contextmanager
+def _gradients_of_recurrent_layers(model: torch.nn.Module) -> Iterator[None]:
+    """Disable cuDNN for recurrent layers: it has no gradients for them in eval mode, unlike torch's own kernels."""
+    cudnn, before = torch.backends.cudnn, torch.backends.cudnn.enabled
+    if any(isinstance(module, torch.nn.RNNBase) for module in model.modules()):
+        cudnn.enabled = False
+    try:
+        yield
+    finally:
+        cudnn.enabled = before

@@ -1,0 +1,576 @@
+"""Orders the rooms model, reference and inputs: everything that the cells of a recipe share before any export.
+
+The model is built, run once on the example, and run again to find out what a run changes. Then it is run on other inputs, and
+its gradients show which of its modules affect the outputs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from onnx_ci.collection.recipe import Recipe
+from onnx_ci.errors import ConfigurationError
+from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.onnx_model.saved_inputs import ExpectedInput, find_inputs, read_inputs
+from onnx_ci.pipeline.inputs.axes import DeclaredAxes, declared_axes, dynamic_shapes_tree
+from onnx_ci.pipeline.inputs.branches import Branches, BranchFinder, UntakenBranch
+from onnx_ci.pipeline.inputs.call_probes import call_probes
+from onnx_ci.pipeline.inputs.decisions import Observer, uses_of_inputs
+from onnx_ci.pipeline.inputs.domains import InputDomains
+from onnx_ci.pipeline.inputs.probes import EXAMPLE, Legality, ModelProber, Probe, RandomProber
+from onnx_ci.pipeline.inputs.sequences import Sequences
+from onnx_ci.pipeline.inputs.special_values import Variation, constants_of, variations
+from onnx_ci.pipeline.model.arrays import as_array, as_tensor
+from onnx_ci.pipeline.model.containers import Container, containers_in, name_of, named_leaves
+from onnx_ci.pipeline.model.copies import Copies, copied_call, is_large
+from onnx_ci.pipeline.model.devices import TF32_EPS, exact_arithmetic
+from onnx_ci.pipeline.model.global_state import Changes
+from onnx_ci.pipeline.model.live_model import (
+    Call,
+    Outputs,
+    PrepareError,
+    SkippedByRecipeError,
+    bound_arguments,
+    build_on,
+    completed,
+    dtype_name,
+    flatten_outputs,
+    has_noise,
+    input_tensors,
+    names_in_model,
+    on_cpu,
+    recipe_error,
+    run,
+    run_tree,
+    with_inputs,
+    with_names,
+    with_own_inputs,
+)
+from onnx_ci.pipeline.model.module import weights_of
+from onnx_ci.pipeline.model.probe_weights import assign_weights, with_probe_weights
+from onnx_ci.pipeline.model.tensor_sketch import sketch
+from onnx_ci.pipeline.prepare.findings import (
+    axis_findings,
+    call_findings,
+    check_outputs,
+    check_parameters,
+    loaded_weights_findings,
+    observability_findings,
+    observability_unknown,
+    output_size_findings,
+    reference_findings,
+)
+from onnx_ci.pipeline.prepare.observability import NoGradientsError, Observability, affect_outputs, observe
+from onnx_ci.pipeline.prepare.side_effects import SideEffects, differ, find_kept_sizes, find_side_effects
+from onnx_ci.pipeline.prepare.state_lines import lines_that_draw
+from onnx_ci.pipeline.reference.reference import make_reference, random_reference
+from onnx_ci.pipeline.reference.runtime_rounding import with_runtime_rounding
+from onnx_ci.processes.allocator import return_free_memory, return_large_blocks
+from onnx_ci.processes.capture import timed
+from onnx_ci.results.records import Finding, InputDomain, TensorSketch
+
+
+class Weights(enum.Enum):
+    """Which weights a model is prepared with."""
+
+    OWN = "own"
+    """Those that the recipe's function gives it."""
+    PROBE = "probe"
+    """Weights that reveal errors: see :mod:`onnx_ci.pipeline.model.probe_weights`. A model that fails on its example with them
+    keeps its own."""
+    PROBE_UNLESS_LOADED = "probe unless loaded"
+    """Its own if the recipe's function loads weights, otherwise probe weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A recipe ready for its cells."""
+
+    recipe: Recipe
+    device: str
+    fresh: Callable[..., Call]
+    """Returns a new copy of the model and its arguments, one for each export: :meth:`Copies.fresh`."""
+    pristine: Call
+    """The call that ``fresh()`` copies; it is never run or changed."""
+    has_probe_weights: bool
+    """Whether the model has probe weights instead of its own."""
+    axes: Mapping[str, Mapping[int, str]]
+    """The declared dynamic axes by input or output name, from ``dynamic_axes`` or ``dynamic_shapes``."""
+    dynamic_shapes: tuple[Any, ...] | None
+    """The inputs' dynamic axes as ``dynamic_shapes`` of ``torch.export``, in the order of forward's parameters."""
+    input_names: tuple[str | None, ...]
+    """The name of each tensor argument: the declared one, that in the model if only its axes are declared, or ``None``."""
+    inputs: tuple[InputDomain, ...]
+    """What the inputs are, and which values they are given."""
+    arguments: tuple[Container, ...]
+    """The arguments of other classes than tuple, list and dict."""
+    outputs: tuple[Container, ...]
+    """The outputs of such classes."""
+    own_output_names: tuple[str, ...]
+    """What the model calls its outputs, such as ``past_key_values.0.key``; empty if what it returns has no names."""
+    probes: tuple[Probe, ...]
+    """The example first. A probe may try several kinds of special values, in rows of their own: see :attr:`separated`."""
+    separated_probes: Callable[[], tuple[Probe, ...]] | None
+    """Makes the probes of :attr:`separated`; ``None`` if these are such probes."""
+    cpu_outputs: Outputs | None
+    """For a GPU, the model's outputs on the CPU in its own data type; ``None`` on the CPU, or if the model cannot run there."""
+    untaken_branches: tuple[UntakenBranch, ...]
+    """The branches of which no probe takes the other side."""
+    findings: tuple[Finding, ...]
+    """What is wrong before any export."""
+    changed_by_running: tuple[str, ...]
+    """The state that a run of the model changes, so that it is not attributed to the export."""
+    exports_own_parameters: bool
+    """Whether an export gets the parameters of ``pristine`` instead of copies, for which there may not be enough memory."""
+    observability: Observability | None
+    """Which modules affect the outputs measurably; ``None`` if gradients cannot show it."""
+    weights_sketch: TensorSketch
+    """A sketch of the exported parameters and buffers."""
+    arguments_sketch: TensorSketch
+    """A sketch of the tensor arguments."""
+    timings: Mapping[str, float]
+    """Seconds by stage."""
+
+    @functools.cached_property
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """The weights by name, if ``export_params=False`` makes them inputs of the file; otherwise empty."""
+        if self.recipe.export_options.get("export_params", True):
+            return {}
+        return {name: tensor.detach().cpu() for name, tensor in self.pristine.model.state_dict().items()}
+
+    @functools.cached_property
+    def hides_modules(self) -> bool:
+        """Whether the weights hide modules that other weights may show. One that nothing uses, such as a pooler, none can."""
+        if self.observability is None or not self.observability.hidden:
+            return False
+        hidden = self.observability.hidden
+        return self.observability.has_gradients or affect_outputs(self.fresh(), hidden, self.example.reference.own)
+
+    def weights_are_unchanged(self) -> bool:
+        """Whether the parameters and buffers still are what :attr:`weights_sketch` describes."""
+        return _sketch_of_weights(self.pristine.model) == self.weights_sketch
+
+    @functools.cached_property
+    def separated(self) -> Prepared:
+        """The same with a probe for each kind of special value. A file that fails on a probe of several is judged on these."""
+        if self.separated_probes is None:
+            return self
+        with _arithmetic_of_references(self.recipe, self.device):
+            return replace(self, probes=self.separated_probes(), separated_probes=None)
+
+    @property
+    def example(self) -> Probe:
+        """The recipe's own input."""
+        return self.probes[0]
+
+
+def axes_of_one(prepared: Prepared, inputs: Sequence[torch.Tensor]) -> list[str]:
+    """The names of the dynamic axes along which the inputs have size 1."""
+    axes = [prepared.axes.get(name or "", {}) for name in prepared.input_names]
+    sizes = ((name, tensor.shape[axis]) for each, tensor in zip(axes, inputs, strict=True) for axis, name in each.items())
+    return [*dict.fromkeys(name for name, size in sizes if size == 1)]
+
+
+def prepare(planned: PlannedCell, weights: Weights = Weights.OWN) -> Prepared:
+    """Build the model of a cell's recipe on the cell's device and compute its references.
+
+    The result can be used for every exporter and opset of the same recipe, device and settings.
+
+    Args:
+        planned: the cell.
+        weights: which weights the model gets.
+
+    Raises:
+        PrepareError: the recipe cannot be used; the error carries the finding.
+    """
+    timings: dict[str, float] = {}
+    builder = _Builder(planned, weights)
+    with builder.exact_arithmetic():
+        copies = _built(builder, timings)
+        planned = replace(planned, recipe=completed(planned.recipe, copies.pristine))
+        first = _first_run(copies, planned, timings)
+        with timed("sketch", timings):
+            weights_sketch, arguments_sketch = _sketch_of_weights(copies.pristine.model), sketch(first.tensors)
+        effects = _side_effects(copies, first, planned, timings)
+        inputs = _inputs(copies, first, effects, planned, timings)
+        observability, of_observability = _observability(copies, copies.release(), inputs.probes, planned, timings)
+    findings = (
+        *(loaded_weights_findings(copies.pristine) if weights is Weights.PROBE_UNLESS_LOADED else ()),
+        *call_findings(copies.pristine, first.result, planned.recipe),
+        *effects.findings,
+        *inputs.findings,
+        *of_observability,
+    )
+    return Prepared(
+        recipe=planned.recipe,
+        device=planned.cell.device,
+        fresh=copies.fresh,
+        pristine=copies.pristine,
+        has_probe_weights=builder.has_probe_weights,
+        axes=first.axes.labels,
+        dynamic_shapes=dynamic_shapes_tree(copies.pristine, first.input_names, first.axes),
+        input_names=first.input_names,
+        inputs=inputs.domains.described(),
+        arguments=tuple(containers_in(bound_arguments(copies.pristine))),
+        outputs=tuple(containers_in(first.result)),
+        own_output_names=_own_output_names(first.result),
+        probes=inputs.probes,
+        separated_probes=inputs.separated,
+        cpu_outputs=first.cpu_outputs,
+        untaken_branches=inputs.branches.untaken,
+        findings=findings,
+        changed_by_running=tuple(effects.changed),
+        exports_own_parameters=is_large(copies.pristine.model) and effects.can_share and not builder.is_on_gpu,
+        observability=observability,
+        weights_sketch=weights_sketch,
+        arguments_sketch=arguments_sketch,
+        timings=timings,
+    )
+
+
+def describe_inputs(planned: PlannedCell) -> tuple[InputDomain, ...]:
+    """What the inputs of a cell's recipe are, and which values they are given, without computing any reference.
+
+    Raises:
+        PrepareError: the recipe cannot be used; the error carries the finding.
+    """
+    call = build_on(planned.recipe, planned.cell.device, planned.weights)
+    recipe = completed(planned.recipe, call)
+    tensors = input_tensors(call)
+    named = with_names(recipe, call)
+    names = _input_names(named, tensors)
+    result = run_tree(with_own_inputs(call), seed=recipe.seed)
+    axes = declared_axes(named, call, tensors, flatten_outputs(result))
+    example = on_cpu(tensors)
+    observer = Observer(Copies(call, lambda: build_on(recipe, planned.cell.device, planned.weights)))
+    uses = uses_of_inputs(observer, observer.observe(example, with_uses=True), example)
+    return InputDomains(recipe.domains, names, axes.labels, example, names_in_model(call), uses).described()
+
+
+def _arithmetic_of_references(recipe: Recipe, device: str) -> contextlib.AbstractContextManager[None]:
+    is_on_gpu = device != "cpu"
+    return exact_arithmetic(tf32=recipe.tf32 and is_on_gpu, for_reference=is_on_gpu)
+
+
+# --- building ---------------------------------------------------------------------------------------------------------
+
+
+class _Builder:
+    """Builds the model of a recipe, as often as it is asked to, with the same kind of weights each time.
+
+    Args:
+        planned: a cell of the recipe.
+        weights: which weights the model gets.
+    """
+
+    def __init__(self, planned: PlannedCell, weights: Weights) -> None:
+        self._planned, self._weights = planned, weights
+        self.is_on_gpu = planned.cell.device != "cpu"
+        self.uses_tf32 = planned.recipe.tf32 and self.is_on_gpu
+        self.has_probe_weights = False
+
+    def exact_arithmetic(self) -> contextlib.AbstractContextManager[None]:
+        """The arithmetic in which references are computed."""
+        return _arithmetic_of_references(self._planned.recipe, self._planned.cell.device)
+
+    def build(self) -> Call:
+        """The model and its arguments.
+
+        Raises:
+            PrepareError: the recipe cannot be used.
+        """
+        with self.exact_arithmetic():  # restores the modes that the recipe itself changes
+            call = self._build()
+            if self._weights is Weights.PROBE_UNLESS_LOADED:
+                self._weights = Weights.OWN if call.loaded_with else Weights.PROBE
+            if self._weights is Weights.PROBE:
+                probed = with_probe_weights(copied_call(call) or self._build())
+                if probed is not None:
+                    assign_weights(call, probed)
+                    self.has_probe_weights = True
+            return call
+
+    def changes(self) -> Changes:
+        """What building the model changes in the global state of the process, once more."""
+        with self.exact_arithmetic():
+            return self._build().global_changes
+
+    def _build(self) -> Call:
+        return build_on(self._planned.recipe, self._planned.cell.device, self._planned.weights)
+
+
+def _built(builder: _Builder, timings: dict[str, float]) -> Copies:
+    """The model, from which copies can be made."""
+    with timed("build", timings):
+        pristine = builder.build()
+        if is_large(pristine.model):
+            return_large_blocks()
+            return_free_memory()  # that of the weights which probe weights have replaced
+        else:
+            with contextlib.suppress(PrepareError, SkippedByRecipeError):  # some recipes can be built only once
+                pristine = replace(pristine, global_changes=pristine.global_changes.without_imports(builder.changes))
+    return Copies(pristine, builder.build, eps=TF32_EPS if builder.uses_tf32 else 0.0)
+
+
+# --- the first run ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FirstRun:
+    """What is known of a model after one run on its example."""
+
+    tensors: Sequence[torch.Tensor]
+    """The tensors among the arguments."""
+    input_names: tuple[str | None, ...]
+    result: Any
+    """What the model returned."""
+    outputs: Outputs
+    """The tensors in it."""
+    axes: DeclaredAxes
+    example: Probe
+    cpu_outputs: Outputs | None
+
+
+def _first_run(copies: Copies, planned: PlannedCell, timings: dict[str, float]) -> _FirstRun:
+    """Run the model on its example, and compute the reference.
+
+    Raises:
+        PrepareError: the model fails, or returns what cannot be exported.
+    """
+    recipe = planned.recipe
+    named = with_names(recipe, copies.pristine)
+    tensors = input_tensors(copies.pristine)
+    with timed("reference", timings):
+        result = copies.first_run()
+        outputs = flatten_outputs(result)
+        check_outputs(result, outputs, recipe)
+        check_parameters(copies.pristine, outputs)
+        axes = declared_axes(named, copies.pristine, tensors, outputs)
+        reference = random_reference(copies, outputs) if recipe.nondeterministic else make_reference(copies, outputs)
+        as_runtimes = functools.cache(functools.partial(with_runtime_rounding, copies, reference))
+        refinements = () if recipe.nondeterministic else (as_runtimes,)
+        example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=reference, refinements=refinements, is_given=True)
+        cpu_outputs = None if planned.cell.device == "cpu" else _cpu_outputs(copies)
+        copies.try_on_cpu_first = cpu_outputs is not None
+    return _FirstRun(
+        tensors=tensors,
+        input_names=_input_names(named, tensors),
+        result=result,
+        outputs=outputs,
+        axes=axes,
+        example=example,
+        cpu_outputs=cpu_outputs,
+    )
+
+
+def _input_names(recipe: Recipe, tensors: Sequence[torch.Tensor]) -> tuple[str | None, ...]:
+    """The name of each tensor, or ``None``."""
+    return tuple(name for _, name in itertools.zip_longest(tensors, recipe.input_names[: len(tensors)]))
+
+
+def _own_output_names(result: Any) -> tuple[str, ...]:
+    paths = [path for path, leaf in named_leaves(result) if isinstance(leaf, torch.Tensor)]
+    return tuple(map(name_of, paths)) if paths[0] and isinstance(paths[0][0], str) else ()
+
+
+def _cpu_outputs(copies: Copies) -> Outputs | None:
+    try:
+        with exact_arithmetic():
+            return run(copies.on_cpu())
+    except Exception:  # a model may only support its device, and moving it can raise anything
+        return None
+
+
+def _sketch_of_weights(model: torch.nn.Module) -> TensorSketch:
+    return sketch(weights_of(model))
+
+
+def _side_effects(copies: Copies, first: _FirstRun, planned: PlannedCell, timings: dict[str, float]) -> SideEffects:
+    """What runs of the model change. If nothing, all further runs share one copy."""
+    recipe = planned.recipe
+    if "side-effects" in planned.skip_stages or recipe.nondeterministic:
+        return SideEffects()
+    with timed("side-effects", timings):
+        effects = find_side_effects(copies, first.outputs, first.example.inputs, training=recipe.training)
+        if effects.can_share:
+            copies.share()
+    return effects
+
+
+# --- other inputs -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Inputs:
+    """All inputs on which a file is compared with its model, and what they show about the recipe."""
+
+    probes: tuple[Probe, ...]
+    separated: Callable[[], tuple[Probe, ...]] | None
+    domains: InputDomains
+    branches: Branches
+    findings: tuple[Finding, ...]
+
+
+def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, planned: PlannedCell, timings: dict[str, float]) -> _Inputs:
+    """The example, given inputs, random and special values, other sizes, steps of sequences, and other sides of branches.
+
+    Raises:
+        PrepareError: given inputs cannot be used.
+    """
+    recipe, axes, skipped = planned.recipe, first.axes, planned.skip_stages
+    with timed("probes", timings):
+        prober = (RandomProber if recipe.nondeterministic else ModelProber)(copies, first.example)
+        names = names_in_model(copies.pristine)
+        example, observer = first.example.inputs, Observer(copies)
+        on_example = observer.observe(example, with_uses=True)
+        uses = uses_of_inputs(observer, on_example, example)
+        domains = InputDomains(recipe.domains, first.input_names, axes.labels, example, names, uses)
+        sequences = Sequences(copies, recipe, first.example, axes, domains)
+        finder = BranchFinder(observer, on_example, prober, axes.inputs, sequences.following, domains)
+        beginning = (prober.example, *_given_probes(planned, prober, first.input_names, axes.labels))
+        special: Sequence[Variation] = ()
+        if "special-inputs" not in skipped:
+            special = [*variations(example, domains, constants_of(copies.pristine.model), uses)]
+        can_use_rows = effects.can_share and "branches" not in skipped and not recipe.feedback and not finder.decides_by_values
+        of_call = call_probes(
+            prober,
+            axes.inputs,
+            sequences.following,
+            domains,
+            special,
+            skip_stages=skipped,
+            can_use_rows=can_use_rows,
+        )
+        probes = (*beginning, *of_call.probes)
+        kept_sizes = [*find_kept_sizes(copies, of_call.resized.probes)] if effects.can_share else []
+        of_steps: Sequence[Finding] = ()
+        if recipe.feedback and "steps" not in skipped:
+            steps, of_steps = sequences.probes(probes)
+            probes += tuple(steps)
+    branches = Branches()
+    if "branches" not in skipped:
+        with timed("branches", timings):
+            # A recipe that allows the rule states that no input takes the other side.
+            branches = finder.find(probes, search="untaken-branch" not in planned.allow)
+            probes += branches.probes
+    findings = (
+        *kept_sizes,
+        *of_steps,
+        *axis_findings(of_call.resized, probes, axes, prober.rejections),
+        *reference_findings(planned.max_drift, probes, functools.cache(lambda: lines_that_draw(copies.fresh()))),
+        *(() if "sizes" in skipped else output_size_findings(recipe, of_call.resized, probes, axes)),
+    )
+
+    def separated() -> tuple[Probe, ...]:
+        return (*beginning, *of_call.separated(), *branches.probes)
+
+    return _Inputs(
+        probes=probes,
+        separated=separated if of_call.has_special_rows else None,
+        domains=domains,
+        branches=branches,
+        findings=findings,
+    )
+
+
+def _given_probes(
+    planned: PlannedCell, prober: ModelProber, names: Sequence[str | None], axes: Mapping[str, Mapping[int, str]]
+) -> Iterator[Probe]:
+    """The inputs in files that the recipe or the settings name.
+
+    Raises:
+        PrepareError: a file does not exist, cannot be read, or contains other arrays than the model's inputs; or the model
+            rejects them.
+    """
+    expected = [
+        ExpectedInput(
+            name=name,
+            dtype=as_array(tensor).dtype,
+            dims=tuple(None if axis in axes.get(name or "", {}) else size for axis, size in enumerate(tensor.shape)),
+        )
+        for name, tensor in zip(names, prober.example.inputs, strict=True)
+    ]
+    for files in planned.inputs:
+        try:
+            for name, path in find_inputs(Path(files.folder), files.patterns).items():
+                given = prober.required(name, [as_tensor(array) for array in read_inputs(path, expected)])
+                yield replace(given, is_given=True)
+        except ConfigurationError as error:
+            raise recipe_error(str(error), _FIX_INPUTS) from None
+        except PrepareError as error:
+            raise recipe_error(f"{error.finding.message} on the inputs of {name}", _FIX_INPUTS) from None
+
+
+_FIX_INPUTS = "Fix the file, or the recipe's inputs or --inputs that name it."
+
+
+# --- observability ----------------------------------------------------------------------------------------------------
+
+
+def _observability(
+    copies: Copies, shared: Call | None, probes: Sequence[Probe], planned: PlannedCell, timings: dict[str, float]
+) -> tuple[Observability | None, list[Finding]]:
+    """Which modules affect the outputs measurably, if that is asked for and can be measured, and findings about it.
+
+    Args:
+        copies: the model.
+        shared: the copy that all runs shared, which is not used any more.
+        probes: the inputs, the example first.
+        planned: the cell.
+        timings: the seconds are added to it.
+    """
+    if "observability" in planned.skip_stages or planned.recipe.nondeterministic:
+        return None, []
+    example = probes[0]
+    limits = _largest_drifts(planned, example.reference.own)
+    with timed("observability", timings):
+        try:
+            observability = observe(shared or copies.fresh(), example.reference.noise, limits)
+            if not any(output.is_floating_point() for output in example.reference.own):  # they have no gradients
+                observability = _all_hidden(copies, probes)
+            usual = (each for each in probes[1:] if each.legality is Legality.LEGAL and not (each.special or each.fed))
+            if observability is not None and observability.hidden and (other := next(usual, None)) is not None:
+                # A mask of the example can hide modules that other masks show.
+                on_other = observe(with_inputs(copies.fresh(), other.inputs), other.reference.noise, limits)
+                observability = observability if on_other is None else observability.beside(on_other)
+            if observability is not None and not observability.visible and _are_known_to_affect(copies, observability, example):
+                return None, []
+        except NoGradientsError:
+            return None, [observability_unknown()]
+    return observability, [*observability_findings(observability)]
+
+
+def _all_hidden(copies: Copies, probes: Sequence[Probe]) -> Observability | None:
+    """The modules of a model whose outputs are the same on all inputs, if they do not depend on the modules either."""
+    example = probes[0]
+    shapes = [output.shape for output in example.reference.own]
+    alike = (probe.reference.own for probe in probes if [output.shape for output in probe.reference.own] == shapes)
+    model = copies.pristine.model
+    names = tuple(name for name, module in model.named_modules() if name and not any(True for _ in module.children()))
+    if any(differ(outputs, example.reference.own) for outputs in alike):
+        return None
+    if affect_outputs(copies.fresh(), names, example.reference.own):
+        return None
+    return Observability(visible=(), hidden=names, without_gradient=names)
+
+
+def _are_known_to_affect(copies: Copies, observability: Observability, example: Probe) -> bool:
+    """Whether modules affect the outputs although none has a gradient, as in a function of ``torch.func``."""
+    if observability.has_gradients:
+        return False
+    return affect_outputs(copies.fresh(), observability.hidden, example.reference.own)
+
+
+def _largest_drifts(planned: PlannedCell, outputs: Outputs) -> list[float]:
+    """The largest drift that passes, for each output; 1 for values that are compared exactly."""
+    names = itertools.zip_longest(planned.recipe.output_names[: len(outputs)], outputs)
+    return [planned.max_drift.of(name, dtype_name(tensor)) if has_noise(tensor) else 1.0 for name, tensor in names]

@@ -1,0 +1,198 @@
+"""Whether running or exporting a model changes it, and whether its outputs are reproducible."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from onnx_ci.pipeline.inputs.probes import Probe
+from onnx_ci.pipeline.inputs.random_values import random_like
+from onnx_ci.pipeline.model.containers import Path, name_of, named_leaves
+from onnx_ci.pipeline.model.copies import Copies
+from onnx_ci.pipeline.model.live_model import (
+    Call,
+    Outputs,
+    PrepareError,
+    bound_arguments,
+    has_noise,
+    has_same_values,
+    run,
+    with_inputs,
+    with_own_inputs,
+)
+from onnx_ci.pipeline.model.module import numbers_of
+from onnx_ci.pipeline.prepare.state_lines import lines_that_change_state, lines_that_draw
+from onnx_ci.results.records import Finding, Severity, SourceLine
+from onnx_ci.results.rules import finding
+from onnx_ci.text import listed_shortly
+
+OTHER_SEED = 1
+"""The seed of the second run, so that a model that draws random numbers returns different outputs."""
+
+
+def differences(model: torch.nn.Module, pristine: torch.nn.Module) -> list[str]:
+    """Descriptions of what differs between a used model and an unused copy of it: parameters, buffers, modes."""
+    used_state, unused_state = dict(_state(model)), dict(_state(pristine))
+    changed = list(used_state.keys() ^ unused_state.keys())
+    common = used_state.keys() & unused_state.keys()
+    changed += [name for name in common if not _is_same(used_state[name], unused_state[name])]
+    changed.sort()
+    for (name, module), (_, unused) in zip(model.named_modules(), pristine.named_modules(), strict=False):
+        modes = {getattr(each, "training", None) for each in (module, unused)}
+        if len(modes) > 1 and None not in modes:  # a frozen script has no mode
+            changed.append(f"the training mode of {name or 'the model'}")
+    return changed
+
+
+def _is_same(used: torch.Tensor, unused: torch.Tensor) -> bool:
+    """Whether two tensors have equal values, as far as these can be read."""
+    numbers, others = numbers_of(used), numbers_of(unused)
+    if numbers is None or others is None:
+        return (numbers is None) == (others is None)
+    return numbers.shape == others.shape and has_same_values(numbers, others)
+
+
+def _overwritten(given: Sequence[tuple[Path, Any]], pristine: Call) -> list[str]:
+    """The names of the arguments' tensors that a run has written to.
+
+    Args:
+        given: the leaves of the arguments that the run got. To put other tensors into a cache is not to write to its tensors.
+        pristine: the call with unused arguments.
+    """
+    return [
+        repr(name_of(path))
+        for (path, argument), (_, original) in zip(given, named_leaves(bound_arguments(pristine)), strict=True)
+        if isinstance(argument, torch.Tensor) and not _is_same(argument, original)
+    ]
+
+
+def _state(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, parameter in model.named_parameters():
+        yield f"the parameter {name!r}", parameter
+    for name, buffer in model.named_buffers():
+        yield f"the buffer {name!r}", buffer
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideEffects:
+    """What runs of a model change."""
+
+    findings: Sequence[Finding] = ()
+    changed: Sequence[str] = ()
+    """The state that a run changes, so that it is not attributed to the export."""
+    can_share: bool = False
+    """Whether one copy can serve for all runs: none affects a later one."""
+
+
+_NOT_DRAWN_BY_TORCH = (
+    "No operator of torch draws random numbers, so forward reads something else that changes: random, numpy.random, a clock, a "
+    "global variable. Make an input of it."
+)
+
+
+def find_side_effects(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor], *, training: bool) -> SideEffects:
+    """Run the model again: a fresh copy with another seed, and the copy that has already run, each with inputs of its own.
+
+    A model that overwrites its inputs but returns the same for the same values has no state.
+
+    Args:
+        copies: the model, after its first run.
+        own: the outputs of that run.
+        inputs: the inputs of that run.
+    """
+    after_others = _after_other_inputs(copies, inputs)
+    depends_on_history = after_others is not None and differ(after_others, own)
+    can_share = after_others is not None and not depends_on_history
+    if not can_share and differ(run(copies.fresh(), seed=OTHER_SEED), own):
+        message = "a fresh copy of the model returns different outputs"
+        source = _first(lines_that_draw(copies.fresh()))
+        remedy = None if source is not None else _NOT_DRAWN_BY_TORCH
+        return SideEffects(findings=[finding("nondeterministic", message, remedy=remedy, source=source)])
+    changed = differences(copies.used.model, copies.pristine.model)
+    again = with_own_inputs(copies.used)
+    given = named_leaves(bound_arguments(again))
+    try:
+        repeats = not differ(run(again), own)
+    except PrepareError:
+        repeats = False
+    if training:
+        return SideEffects(changed=changed, can_share=can_share and not changed)
+    if not changed and repeats and not depends_on_history:
+        return SideEffects(findings=[*_overwrites(_overwritten(given, copies.pristine))], can_share=can_share)
+    what = f"{', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}" if changed else "state that it keeps"
+    message = f"running the model changes {what}"
+    if repeats and not depends_on_history:
+        return SideEffects(findings=[finding("impure-model", message, severity=Severity.NOTE)], changed=changed)
+    later = "a run after one on other inputs" if repeats else "the next run"
+    return SideEffects(findings=[_impure(message, later, copies)], changed=changed)
+
+
+def find_kept_sizes(copies: Copies, resized: Iterable[Probe]) -> Iterator[Finding]:
+    """A finding if the model keeps what it computes of a size, so that a run after one of another size is another.
+
+    Args:
+        copies: the model, whose runs have shared one copy.
+        resized: its runs at other sizes.
+    """
+    for probe in itertools.islice(resized, 1):  # all axes that can differ do in the first one
+        with contextlib.suppress(PrepareError):
+            if differ(run(with_inputs(copies.fresh(), probe.inputs)), probe.reference.own):
+                yield _impure("running the model changes state that it keeps", "a run after one of another size", copies)
+
+
+def _impure(message: str, later: str, copies: Copies) -> Finding:
+    source = _first(lines_that_change_state(copies.fresh()))
+    message += f", and {later} returns different outputs; the file always returns the first ones"
+    return finding("impure-model", message, source=source)
+
+
+def _first(lines: Sequence[SourceLine]) -> SourceLine | None:
+    return lines[0] if lines else None
+
+
+def _overwrites(arguments: Sequence[str]) -> Iterator[Finding]:
+    if arguments:
+        message = f"the model overwrites {listed_shortly(arguments)}, and the file leaves its inputs as they are"
+        remedy = "No action is needed, unless callers of the model rely on it."
+        yield finding("impure-model", message, severity=Severity.NOTE, remedy=remedy)
+
+
+def _after_other_inputs(copies: Copies, inputs: Sequence[torch.Tensor]) -> Outputs | None:
+    """What a copy returns for the example, under another seed, after it has run on other inputs. ``None`` if it runs on none.
+
+    A model can keep hidden state that a comparison of its parameters and buffers does not find.
+    """
+    others = [random_like(tensor) for tensor in inputs]
+    if all(map(has_same_values, others, inputs)):
+        return None
+    fresh = copies.fresh()
+    example = with_own_inputs(fresh)
+    try:
+        copies.try_on_cpu(others)
+        run(with_inputs(fresh, others))
+        return run(example, seed=OTHER_SEED)
+    except PrepareError:
+        return None
+
+
+MAX_UNITS_APART = 64.0
+"""How many units in the last place two runs of the same computation may differ by: the order of sums can vary."""
+
+
+def differ(outputs: Outputs, others: Outputs) -> bool:
+    """Whether two outputs of one model for one input differ by more than the order of summation explains."""
+    return [tensor.shape for tensor in outputs] != [tensor.shape for tensor in others] or any(map(_differs, outputs, others))
+
+
+def _differs(output: torch.Tensor, other: torch.Tensor) -> bool:
+    if not has_noise(output):
+        return not has_same_values(output, other)
+    difference, size = (output.double() - other.double()).abs(), other.double().abs()
+    largest = float(size[torch.isfinite(size)].max()) if bool(torch.isfinite(size).any()) else 0.0
+    allowed = largest * torch.finfo(output.dtype).eps * MAX_UNITS_APART
+    return bool((difference[torch.isfinite(difference)] > allowed).any()) or not torch.equal(output.isnan(), other.isnan())

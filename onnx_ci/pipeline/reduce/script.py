@@ -1,0 +1,295 @@
+"""A program as a Python script that needs torch, onnx, onnxruntime and numpy only, and exits 1 on the fault."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from onnx_ci.pipeline.reduce.program import Data, FunctionCall, Name, Operand, Program, Size, names_in
+
+_INFIX = {
+    "add": "+",
+    "__add__": "+",
+    "sub": "-",
+    "__sub__": "-",
+    "mul": "*",
+    "__mul__": "*",
+    "div": "/",
+    "__truediv__": "/",
+    "matmul": "@",
+    "__matmul__": "@",
+    "pow": "**",
+    "__pow__": "**",
+    "__floordiv__": "//",
+    "__mod__": "%",
+    "__rshift__": ">>",
+    "__lshift__": "<<",
+    "__and__": "&",
+    "__or__": "|",
+    "__xor__": "^",
+    "gt": ">",
+    "ge": ">=",
+    "lt": "<",
+    "le": "<=",
+    "eq": "==",
+    "ne": "!=",
+}
+_REVERSED = {
+    "__radd__": "+",
+    "__rsub__": "-",
+    "__rmul__": "*",
+    "__rdiv__": "/",
+    "__rtruediv__": "/",
+    "__rpow__": "**",
+    "__rfloordiv__": "//",
+    "__rmod__": "%",
+    "__rmatmul__": "@",
+}
+_PREFIX = {"neg": "-", "__neg__": "-", "__invert__": "~"}
+_IN_PLACE = {"__iadd__": "+=", "__isub__": "-=", "__imul__": "*=", "__itruediv__": "/=", "__ifloordiv__": "//="}
+_CASTS = {torch.float64: ".double()", torch.float16: ".half()", torch.bfloat16: ".bfloat16()", torch.float32: ""}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportCall:
+    """How ``torch.onnx.export`` is called."""
+
+    exporter: str
+    opset: int
+
+
+def setup(program: Program) -> str:
+    """The part of the script that makes ``model``, ``inputs`` and, for dynamic sizes, ``example``: tuples of tensors."""
+    names = _variables(program)
+    lines = ["class Model(torch.nn.Module):"]
+    if program.weights:
+        drawn = ", ".join(_drawn(each, each.shape, Data.LIKE_RECORDED) for each in program.weights)
+        lines += ["    def __init__(self):", "        super().__init__()"]
+        lines += [f"        self.weights = torch.nn.ParameterList([{drawn}]).requires_grad_(False)", ""]
+    lines.append(f"    def forward({', '.join(['self', *(names[each.name] for each in program.inputs)])}):")
+    lines += [f"        {line}" for line in body(program)]
+    lines += ["", f"torch.manual_seed({program.seed})", "model = Model().eval()"]
+    lines.append(f"inputs = {_tuple([_drawn(each, each.shape, program.data) for each in program.inputs])}")
+    if program.is_dynamic:
+        lines.append(f"example = {_tuple([_drawn(each, each.shape_at_export, program.data) for each in program.inputs])}")
+    return "\n".join(lines)
+
+
+def export_arguments(program: Program, how: ExportCall) -> Mapping[str, Any]:
+    """The keyword arguments of ``torch.onnx.export``."""
+    names = _variables(program)
+    arguments: dict[str, Any] = {
+        "input_names": [names[each.name] for each in program.inputs],
+        "opset_version": how.opset,
+        "dynamo": how.exporter == "dynamo",
+    }
+    if program.is_dynamic and how.exporter == "dynamo":
+        arguments["dynamic_shapes"] = tuple(map(_dynamic_axes, program.inputs))
+    elif program.is_dynamic:
+        arguments["dynamic_axes"] = {names[each.name]: axes for each in program.inputs if (axes := _dynamic_axes(each))}
+    return arguments
+
+
+def _dynamic_axes(operand: Operand) -> dict[int, str]:
+    sizes = enumerate(zip(operand.shape_at_export, operand.shape, strict=True))
+    return {axis: f"size{at_export}" for axis, (at_export, size) in sizes if at_export != size}
+
+
+def script(program: Program, how: ExportCall, *, title: str, tolerance: float) -> str:
+    """The whole script.
+
+    Args:
+        program: the model and its inputs.
+        how: how it is exported.
+        title: what is wrong, in one line.
+        tolerance: the largest difference from PyTorch that is right.
+    """
+    model_and_inputs = setup(program)
+    functional = "import torch.nn.functional as F\n" if "F." in model_and_inputs else ""
+    arguments = export_arguments(program, how)
+    keywords = "".join(f", {name}={_quoted(value)}" for name, value in arguments.items())
+    if len(program.outputs) == 1:
+        outputs = "torch.as_tensor(session.run(None, feeds)[0])"
+    else:
+        outputs = "tuple(map(torch.as_tensor, session.run(None, feeds)))"
+    return f'''"""{title}"""
+import onnx
+import onnxruntime
+import torch
+{functional}
+{model_and_inputs}
+expected = model(*inputs)
+torch.onnx.export(model, {"example" if program.is_dynamic else "inputs"}, "model.onnx"{keywords})
+onnx.checker.check_model("model.onnx", full_check=True)
+session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
+feeds = dict(zip({_quoted(arguments["input_names"])}, (each.numpy() for each in inputs)))
+torch.testing.assert_close({outputs}, expected, rtol=0, atol={tolerance:.1g}, equal_nan=True)
+'''
+
+
+def script_of_file(*, title: str, tolerance: float) -> str:
+    """A script that runs ``model.onnx`` on the test data beside it, and fails where the outputs differ from those there."""
+    return f'''"""{title}"""
+from pathlib import Path
+
+import numpy
+import onnx
+import onnxruntime
+
+
+def tensors(kind):
+    files = sorted(Path("test_data_set_0").glob(f"{{kind}}_*.pb"))
+    return [onnx.numpy_helper.to_array(onnx.load_tensor(file)) for file in files]
+
+
+onnx.checker.check_model("model.onnx", full_check=True)
+session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
+feeds = dict(zip([each.name for each in session.get_inputs()], tensors("input")))
+for output, expected in zip(session.run(None, feeds), tensors("output"), strict=True):
+    numpy.testing.assert_allclose(output, expected, rtol=0, atol={tolerance:.1g}, equal_nan=True)
+'''
+
+
+def _quoted(value: object) -> str:
+    """Names and sizes in Python, with the quotes that formatters prefer."""
+    return repr(value).replace("'", '"')
+
+
+def _tuple(items: Sequence[str]) -> str:
+    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+
+
+def _variables(program: Program) -> Mapping[str, str]:
+    """The names of the tensors in the script."""
+    inputs, weights = program.inputs, program.weights
+    names = {each.name: "x" if len(inputs) == 1 else f"x{number}" for number, each in enumerate(inputs)}
+    names |= {each.name: f"self.weights[{number}]" for number, each in enumerate(weights)}
+    taken = {*names.values()}
+    for call in program.calls:
+        base = call.function.removesuffix(".__get__").rpartition(".")[2].strip("_") or "made"
+        for name in names_in(call.result):
+            numbered = (f"{base}{number or ''}" for number in itertools.count())
+            names[name] = next(variable for variable in numbered if variable not in taken)
+            taken.add(names[name])
+    return names
+
+
+def body(program: Program) -> list[str]:
+    """The statements of ``forward``."""
+    names = _variables(program)
+    used = {*program.outputs}.union(*(call.uses for call in program.calls))
+    changed = {call.writes for call in program.calls} & {operand.name for operand in program.inputs}
+    lines = [f"{names[name]} = {names[name]}.clone()" for name in sorted(filter(None, changed))]
+    for call in program.calls:
+        is_returned = call is program.calls[-1] and call.result is not None and program.outputs == tuple(names_in(call.result))
+        if is_returned and isinstance(call.result, Name):
+            return [*lines, f"return {_expression(call, names)}"]
+        target = "" if call.result is None else f"{_target(call.result, names, used)} = "
+        lines.append(target + (_statement(call, names) if call.result is None else _expression(call, names)))
+    return [*lines, f"return {', '.join(names[name] for name in program.outputs)}"]
+
+
+def _target(result: Any, names: Mapping[str, str], used: Iterable[str]) -> str:
+    if isinstance(result, Name):
+        return names[result.name]
+    parts = [
+        f"({_target(each, names, used)})" if isinstance(each, tuple) else names[each.name] if each.name in used else "_"
+        for each in result
+    ]
+    return ", ".join(parts) + ("," if len(parts) == 1 else "")
+
+
+def _statement(call: FunctionCall, names: Mapping[str, str]) -> str:
+    method = call.function.rpartition(".")[2]
+    args = [_written(each, names) for each in call.args]
+    if method == "__setitem__":
+        return f"{args[0]}[{_index(call.args[1], names)}] = {args[2]}"
+    if method in _IN_PLACE and len(args) == 2:
+        return f"{args[0]} {_IN_PLACE[method]} {args[1]}"
+    return _expression(call, names)
+
+
+def _expression(call: FunctionCall, names: Mapping[str, str]) -> str:
+    owner, _, method = call.function.rpartition(".")
+    args = [_written(each, names) for each in call.args]
+    arguments = [*args, *(f"{name}={_written(each, names)}" for name, each in call.kwargs.items())]
+    if not call.function.startswith("torch.Tensor."):
+        return f"{call.function.replace('torch.nn.functional.', 'F.')}({', '.join(arguments)})"
+    if method == "__get__":
+        return f"{args[0]}.{owner.rpartition('.')[2]}"
+    if method == "__getitem__":
+        return f"{args[0]}[{_index(call.args[1], names)}]"
+    if not call.kwargs and len(args) == 2 and method in _INFIX:
+        return f"{args[0]} {_INFIX[method]} {args[1]}"
+    if not call.kwargs and len(args) == 2 and method in _REVERSED:
+        return f"{args[1]} {_REVERSED[method]} {args[0]}"
+    if not call.kwargs and len(args) == 1 and method in _PREFIX:
+        return f"{_PREFIX[method]}{args[0]}"
+    return f"{args[0]}.{method}({', '.join(arguments[1:])})"
+
+
+def _written(value: Any, names: Mapping[str, str]) -> str:
+    """An argument in Python."""
+    if isinstance(value, Name):
+        return names[value.name]
+    if isinstance(value, Size):
+        factor = "" if value.factor == 1 else f" * {value.factor}"
+        more = "" if value.more == 0 else f" {'-' if value.more < 0 else '+'} {abs(value.more)}"
+        return f"{names[value.tensor]}.shape[{value.axis}]{factor}{more}"
+    if isinstance(value, slice):
+        return f"slice({', '.join(_written(each, names) for each in (value.start, value.stop, value.step))})"
+    if isinstance(value, (tuple, list)):
+        inside = ", ".join(_written(each, names) for each in value)
+        return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' if len(value) == 1 else ''})"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float('{value}')"
+    return repr(value)
+
+
+def _index(value: Any, names: Mapping[str, str]) -> str:
+    parts = value if isinstance(value, tuple) else (value,)
+    written = [_slice(each, names) if isinstance(each, slice) else _written(each, names) for each in parts]
+    return ", ".join(written).replace("Ellipsis", "...") or "()"
+
+
+def _slice(value: slice, names: Mapping[str, str]) -> str:
+    start, stop, step = ("" if each is None else _written(each, names) for each in (value.start, value.stop, value.step))
+    return f"{start}:{stop}" + (f":{step}" if step else "")
+
+
+def _drawn(operand: Operand, shape: Sequence[int], data: Data) -> str:
+    """The expression that draws the values of an operand."""
+    size = ", ".join(map(str, shape)) if shape else "()"
+    dtype = operand.dtype
+    if dtype == torch.bool:
+        return f"torch.zeros({size}, dtype=torch.bool)" if data is Data.ZERO else f"torch.rand({size}) > 0.5"
+    if not dtype.is_floating_point:
+        low, high = (0, 0) if data is Data.ZERO else (int(operand.low), int(operand.high))
+        kind = "" if dtype == torch.int64 else f", dtype={dtype}"
+        return f"torch.randint({low}, {high + 1}, {tuple(shape)}{kind})"
+    drawn = _drawn_floats(operand, size, data)
+    cast = _CASTS.get(dtype, f".to({dtype})")
+    return f"({drawn}){cast}" if cast and " " in drawn.partition("(")[2].replace(", ", "") else f"{drawn}{cast}"
+
+
+def _drawn_floats(operand: Operand, size: str, data: Data) -> str:
+    if data is Data.ZERO:
+        return f"torch.zeros({size})"
+    if data is Data.UNIFORM:
+        low, high = _rounded(operand.low), _rounded(operand.high)
+        return f"torch.rand({size}) * {high - low:g} + {low:g}"
+    is_positive = operand.low >= 0
+    usual = operand.high if is_positive else operand.spread or abs(operand.low)
+    scale = _rounded(usual * (100.0 if data is Data.LARGE else 1.0))
+    drawn = f"torch.{'rand' if is_positive else 'randn'}({size})"
+    return drawn if 0.5 <= scale <= 2 or scale == 0 else f"{drawn} * {scale:g}"
+
+
+def _rounded(number: float) -> float:
+    """A number with one digit. How large values are matters, not what they are."""
+    return float(f"{number:.0e}")

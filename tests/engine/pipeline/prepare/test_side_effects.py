@@ -1,0 +1,191 @@
+"""Models that overwrite their inputs are right; models with state are not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from toolbox.cells import Function, planned, recipe_of, rules
+from torch import nn
+
+import onnx_ci
+from onnx_ci import Severity, Status
+from onnx_ci.pipeline.prepare.prepare import prepare
+
+ROWS = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows"}, "y": {0: "rows"}}}
+
+both_exporters = pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+
+
+def judged(model, exporter="torchscript", x=None, **keywords):
+    recipe = onnx_ci.recipe(name="net", **ROWS, **keywords)(lambda: (model(), (torch.randn(5, 8) if x is None else x.clone(),)))
+    (result,) = onnx_ci.run([recipe], opsets="18", exporters=exporter).cells
+    return result
+
+
+def notes(result):
+    return [each.message for each in result.findings if each.rule == "impure-model" and each.severity is Severity.NOTE]
+
+
+def overwritten(name):
+    return [f"the model overwrites {name!r}, and the file leaves its inputs as they are"]
+
+
+@both_exporters
+@pytest.mark.parametrize("activation", [nn.ELU, nn.Hardswish, nn.SELU, nn.SiLU, nn.ReLU])
+def test_an_activation_may_overwrite_the_input(activation, exporter):
+    result = judged(lambda: activation(inplace=True), exporter)
+    assert (rules(result), result.status) == ([], Status.PASSED)
+    assert notes(result) == overwritten("input")
+    assert {"example", "fresh", "rows=6", "rows=1"} < {output.probe for output in result.outputs}
+
+
+def shifted(x):
+    x.add_(1)
+    return x * 2
+
+
+@both_exporters
+@pytest.mark.parametrize("x", [torch.randn(5, 4), torch.arange(20).view(5, 4)], ids=["floats", "integers"])
+def test_an_input_of_any_type_may_be_overwritten(x, exporter):
+    result = judged(lambda: Function(shifted), exporter, x)
+    assert (rules(result), notes(result)) == ([], overwritten("args.0"))
+
+
+def test_no_run_sees_what_another_one_wrote():
+    x = torch.arange(20).view(5, 4)
+    prepared = prepare(planned(recipe_of(shifted, x, **ROWS)))
+    assert torch.equal(x, torch.arange(20).view(5, 4))
+    for probe in prepared.probes:
+        assert torch.equal(probe.reference.own[0], (probe.inputs[0] + 1) * 2)
+
+
+class Remembers(nn.Module):
+    """Replaces what a cache among its arguments contains, adds to it, and writes to one of its tensors if told so."""
+
+    def __init__(self, *, writes):
+        super().__init__()
+        self.writes = writes
+
+    def forward(self, x, cache):
+        y = x + cache["last"] + cache["sum"]
+        if self.writes:
+            cache["sum"].add_(x)
+        cache["first"], cache["last"] = x.new_zeros(()), x
+        return y
+
+
+@pytest.mark.parametrize(("writes", "expected"), [(False, []), (True, overwritten("cache.sum"))])
+def test_only_writes_to_the_tensors_of_a_cache_are_told(writes, expected):
+    def net():
+        return Remembers(writes=writes), (torch.randn(5, 4), {"last": torch.randn(5, 4), "sum": torch.randn(5, 4)})
+
+    (result,) = onnx_ci.run([onnx_ci.recipe(name="net", input_names=["x", "last", "sum"])(net)], opsets="17").cells
+    assert (rules(result), result.status, notes(result)) == ([], Status.PASSED, expected)
+
+
+def test_a_lazy_model_is_initialized_with_a_copy_of_its_inputs():
+    class Lazy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.LazyLinear(4)
+
+        def forward(self, x):
+            return self.linear(x.add_(1))
+
+    x = torch.zeros(5, 8)
+    prepare(planned(onnx_ci.recipe(name="lazy", **ROWS)(lambda: (Lazy(), (x,)))))
+    assert not x.any()
+
+
+@pytest.mark.parametrize("options", [{"skip_stages": "side-effects"}, {}], ids=["unobserved", "observed"])
+def test_an_export_may_overwrite_its_copy_of_the_inputs(options):
+    recipe = recipe_of(shifted, torch.randn(5, 4), **ROWS)
+    report = onnx_ci.run([recipe], opsets="18", exporters="torchscript,dynamo", **options)
+    assert [rules(result) for result in report.cells] == [[], []]
+
+
+class Counts(nn.Module):
+    """Overwrites its input and counts its calls, in a buffer or where no state dict has it."""
+
+    def __init__(self, *, in_buffer):
+        super().__init__()
+        if in_buffer:
+            self.register_buffer("calls", torch.zeros(()))
+        else:
+            self.calls = torch.zeros(())
+
+    def forward(self, x):
+        self.calls = self.calls + 1
+        return x.mul_(2) + self.calls
+
+
+@both_exporters
+@pytest.mark.parametrize("in_buffer", [True, False], ids=["buffer", "attribute"])
+def test_a_model_that_also_has_state_is_impure(in_buffer, exporter):
+    result = judged(lambda: Counts(in_buffer=in_buffer), exporter)
+    assert "impure-model" in rules(result)
+
+
+class BuiltAnew(nn.Module):
+    """A layer whose copies are built anew, as those of einops and einx are, in the mode of a new module."""
+
+    def __init__(self):
+        super().__init__()
+        self.dropout = nn.Dropout(0.5)
+
+    def __getstate__(self):
+        return {}
+
+    def __setstate__(self, state):
+        self.__init__()
+
+    def forward(self, x):
+        return self.dropout(x)
+
+
+@both_exporters
+def test_a_layer_that_is_built_anew_when_it_is_copied_keeps_its_mode(exporter):
+    result = judged(lambda: nn.Sequential(BuiltAnew(), nn.Linear(8, 4)), exporter)
+    assert (rules(result), notes(result)) == ([], [])
+
+
+class Trains(BuiltAnew):
+    """Leaves its mode when it runs."""
+
+    def forward(self, x):
+        self.train()
+        return x * 2
+
+
+def test_a_layer_that_changes_its_own_mode_is_still_impure():
+    result = judged(lambda: nn.Sequential(Trains(), nn.Linear(8, 4)))
+    assert notes(result) == ["running the model changes the training mode of 0, the training mode of 0.dropout"]
+
+
+class KeepsSize(nn.Module):
+    """Keeps the number of rows of its first run, or what it computes of it until another number comes."""
+
+    rows = weights = None
+
+    def __init__(self, *, renews):
+        super().__init__()
+        self.renews = renews
+
+    def forward(self, x):
+        if self.weights is None or (self.renews and self.rows != x.shape[0]):
+            self.rows, self.weights = x.shape[0], 1 / x.shape[0]
+        return x * self.weights * x.shape[0]
+
+
+@both_exporters
+def test_a_model_that_keeps_a_size_computes_something_else_after_a_run_of_another_size(exporter):
+    result = judged(lambda: KeepsSize(renews=False), exporter)
+    (found,) = (each for each in result.findings if each.rule == "impure-model")
+    assert (result.status, found.severity) == (Status.FAILED, Severity.ERROR)
+    assert "a run after one of another size returns different outputs" in found.message
+    assert "self.rows, self.weights = x.shape[0], 1 / x.shape[0]" in found.source.text
+
+
+def test_a_model_may_keep_what_it_computes_anew_for_another_size():
+    result = judged(lambda: KeepsSize(renews=True))
+    assert "impure-model" not in rules(result) + notes(result)

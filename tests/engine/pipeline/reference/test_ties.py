@@ -1,0 +1,71 @@
+"""The order of equal values is undefined, and everything else about indices is compared."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from toolbox.cells import recipe_of, rules, run_one
+
+import onnx_ci
+from onnx_ci.pipeline.reference.ties import OtherTies
+
+DECLARED = {"input_names": ["x"], "output_names": ["values", "indices"]}
+WITH_TIES = torch.randint(0, 4, (6, 9), generator=torch.Generator().manual_seed(0))
+DISTINCT = torch.randperm(54, generator=torch.Generator().manual_seed(0)).view(6, 9)
+
+both_exporters = pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+
+
+def largest(x):
+    return x.topk(3, 1)
+
+
+@both_exporters
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+@pytest.mark.parametrize(
+    "function", [largest, lambda x: x.topk(3, 1, largest=False), lambda x: x.sort(1), lambda x: x.sort(1, descending=True)]
+)
+def test_another_choice_among_equal_values_is_right(function, dtype, exporter):
+    x = torch.cat([WITH_TIES, 10 * DISTINCT]).to(dtype)
+    assert rules(run_one(recipe_of(function, x, **DECLARED), opsets="18", exporters=exporter)) == []
+
+
+@pytest.mark.parametrize("x", [WITH_TIES, DISTINCT], ids=["ties", "distinct"])
+def test_indices_of_other_values_are_wrong(x):
+    def shifted(x):
+        values, indices = x.topk(3, 1)
+        return values, (indices + 1) % 9
+
+    x = torch.cat([x, DISTINCT])
+    artifact = onnx_ci.export(recipe_of(shifted, x, **DECLARED), opset=13)
+    assert "numeric-drift" in rules(onnx_ci.verify(artifact, recipe_of(largest, x, **DECLARED), opset=13))
+
+
+def test_the_first_of_equal_maxima_is_defined():
+    def last(x):
+        return x.shape[1] - 1 - x.flip(1).argmax(1)
+
+    declared = {"input_names": ["x"], "output_names": ["y"]}
+    artifact = onnx_ci.export(recipe_of(last, WITH_TIES, **declared), opset=13)
+    verdict = onnx_ci.verify(artifact, recipe_of(lambda x: x.argmax(1), WITH_TIES, **declared), opset=13)
+    assert rules(verdict) == ["numeric-drift"]
+
+
+def test_the_two_orders_differ_wherever_values_are_equal_and_nowhere_else():
+    x = torch.tensor([[3, 1, 3, 2, 3, 1], [6, 5, 4, 3, 2, 1]])
+    orders = []
+    for is_rotated in (False, True):
+        with OtherTies(is_rotated=is_rotated):
+            values, indices = x.sort(1, descending=True)
+            top = x.topk(4, 1).indices
+        assert torch.equal(x.gather(1, indices), values)
+        assert torch.equal(top, indices[:, :4])
+        orders.append(indices.tolist())
+    assert orders == [[[0, 2, 4, 3, 1, 5], [0, 1, 2, 3, 4, 5]], [[2, 4, 0, 3, 5, 1], [0, 1, 2, 3, 4, 5]]]
+
+
+def test_a_stable_sort_is_defined():
+    x = torch.zeros(4)
+    with OtherTies(is_rotated=True):
+        assert x.sort(stable=True).indices.tolist() == [0, 1, 2, 3]
+        assert x.sort().indices.tolist() == [1, 2, 3, 0]

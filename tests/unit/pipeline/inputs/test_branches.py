@@ -1,0 +1,472 @@
+"""Inputs for the other sides of branches: which are found, which cannot exist, and what is no branch on the input."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import pytest
+import torch
+from toolbox.cells import planned, recipe_of
+
+import onnx_ci
+from onnx_ci.pipeline.inputs import branch_search
+from onnx_ci.pipeline.inputs.probes import Legality
+from onnx_ci.pipeline.prepare.prepare import prepare
+
+ROWS = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows"}, "y": {0: "rows"}}}
+X = torch.tensor([[1.0, 2.0, -0.5, 0.3], [0.1, 0.2, 0.3, 0.4], [2.0, 1.0, 0.5, 0.25]])
+
+
+def branches_of(function, *args, settings=None, **keywords):
+    """The probes for branches, and the branches of which no probe takes the other side."""
+    prepared = prepare(planned(recipe_of(function, *(args or (X,)), **{**ROWS, **keywords}), **(settings or {})))
+    return [probe for probe in prepared.probes if probe.name.startswith("branch at")], prepared.untaken_branches
+
+
+def large(x):
+    return x / 10 if x.abs().max() > 1e6 else x * 2
+
+
+def mean(x):
+    if x.mean() > 50:
+        return x / 10
+    return x * 2
+
+
+def item(x):
+    if x.max().item() > 1e6:
+        return x / 10
+    return x * 2
+
+
+def number(x):
+    if float(x.max()) > 1e6:
+        return x / 10
+    return x * 2
+
+
+def not_a_number(x):
+    if torch.isnan(x - x.mean()).any():  # NaN in what the model itself tests is tried anyway
+        return torch.nan_to_num(x)
+    return x * 2
+
+
+@pytest.mark.parametrize(
+    ("function", "takes_it"),
+    [
+        (large, lambda x: x.abs().max() > 1e6),
+        (mean, lambda x: x.mean() > 50),
+        (item, lambda x: x.max() > 1e6),
+        (number, lambda x: x.max() > 1e6),
+        (not_a_number, lambda x: x.isnan().any()),
+    ],
+)
+def test_values_are_found_that_take_the_other_side(function, takes_it):
+    (probe,), untaken = branches_of(function)
+    assert takes_it(probe.inputs[0])
+    assert probe.inputs[0].shape == X.shape
+    assert not untaken
+
+
+def more_rows(x):
+    if x.shape[0] > 100:
+        return x / 10
+    return x * 2
+
+
+def rows_as_integer(x):
+    if int(x.shape[0]) > 100:
+        return x / 10
+    return x * 2
+
+
+def length(x):
+    if len(x) > 100:
+        return x / 10
+    return x * 2
+
+
+def expression(x):
+    return x * 2 if x.size(0) <= 100 else x
+
+
+def at_most(x):
+    return x[: min(x.shape[0], 100)] * 2
+
+
+def computed_rows(x):
+    return x / 10 if math.ceil(x.shape[0] / 2) * 2 + 1 > 101 else x
+
+
+def odd_patches(x):
+    patches = x[3::4]
+    return patches * 2 if patches.shape[0] % 2 == 1 else patches
+
+
+def padded_patches(x):
+    patches = x[3::4]
+    missing = (2 - patches.shape[0] % 2) % 2
+    return torch.nn.functional.pad(patches, (0, 0, 0, missing)) * 2 if missing > 0 else patches
+
+
+@pytest.mark.parametrize("function", [odd_patches, padded_patches])
+def test_a_size_is_found_at_which_the_remainder_after_a_stride_is_another_one(function):
+    (probe,), untaken = branches_of(function, torch.randn(8, 4))
+    assert probe.inputs[0].shape[0] // 4 % 2 == 1
+    assert not untaken
+
+
+def always_even(x):
+    patches = x.reshape(-1, 2, 4)[:, 0].repeat(2, 1)
+    return patches * 2 if patches.shape[0] % 2 == 1 else patches
+
+
+def test_a_remainder_that_no_size_changes_is_not_untaken():
+    assert branches_of(always_even, torch.randn(8, 4)) == ([], ())
+
+
+def elements(x):
+    return x / 10 if x.numel() > 400 else x
+
+
+@pytest.mark.parametrize("function", [more_rows, rows_as_integer, length, expression, at_most, computed_rows, elements])
+def test_sizes_are_found_that_take_the_other_side(function):
+    (probe,), untaken = branches_of(function)
+    assert probe.inputs[0].shape[0] > 100
+    assert not untaken
+
+
+def exactly(x):
+    return x / 10 if x.shape[0] == 53 else x
+
+
+def test_a_single_size_is_found():
+    (probe,), _ = branches_of(exactly)
+    assert probe.inputs[0].shape[0] == 53
+
+
+def after_a_stride(x):
+    return x * 3 if torch.nn.functional.avg_pool1d(x.t(), 2, ceil_mode=True).shape[1] > 40 else x * 2
+
+
+def test_sizes_of_intermediate_tensors_count():
+    (probe,), _ = branches_of(after_a_stride)
+    assert probe.inputs[0].shape[0] > 80
+
+
+def contains_padding(tokens):
+    return tokens * 2.0 if (tokens == 40).any() else tokens * 3.0
+
+
+def test_an_integer_is_found():
+    (probe,), _ = branches_of(contains_padding, torch.tensor([[3, 5, 8], [2, 9, 4]]))
+    assert (probe.inputs[0] == 40).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8])
+def test_an_integer_that_the_data_type_does_not_have_is_not_tried(dtype):
+    def contains_a_large_number(tokens):
+        return tokens * 2.0 if (tokens.double() == 1e30).any() else tokens * 3.0
+
+    probes, _ = branches_of(contains_a_large_number, torch.tensor([[3, 5, 8], [2, 9, 4]], dtype=dtype))
+    assert not probes
+
+
+class Twice(torch.nn.Module):
+    """Two submodules with the same code, of which each takes a side of its own."""
+
+    class Block(torch.nn.Module):
+        def __init__(self, limit):
+            super().__init__()
+            self.limit = limit
+
+        def forward(self, x):
+            if x.shape[0] > self.limit:
+                return x + 1
+            return x * 2
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = self.Block(0), self.Block(50)
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+def test_each_submodule_has_branches_of_its_own():
+    found = prepare(planned(onnx_ci.recipe(**ROWS, name="net")(lambda: (Twice(), (X,)))))
+    assert max(probe.inputs[0].shape[0] for probe in found.probes if probe.name.startswith("branch at")) == 51
+
+
+def test_values_stay_in_their_domain():
+    probes, (untaken,) = branches_of(large, inputs={"x": onnx_ci.floats(-3, 3)})
+    assert probes == []
+    assert (untaken.condition.text, untaken.outcome, untaken.by_sizes) == ("x.abs().max() > 1e6", False, False)
+
+
+def far_away(x):
+    if x.shape[0] > 10**9:
+        return x / 10
+    return x * 2
+
+
+def test_a_size_that_is_too_large_is_left_untaken():
+    probes, (untaken,) = branches_of(far_away)
+    assert probes == []
+    assert (untaken.condition.text, untaken.outcome, untaken.by_sizes) == ("x.shape[0] > 10**9", False, True)
+    assert untaken.condition.line == far_away.__code__.co_firstlineno + 1
+
+
+TWO_AXES = {"x": {0: "rows", 1: "columns"}, "y": {0: "rows", 1: "columns"}}
+
+
+def shapes_seen(condition, **keywords):
+    """The shapes of all inputs on which a model runs that has a branch on its sizes, and whether its other side was taken."""
+    seen = []
+
+    def function(x):
+        seen.append(tuple(x.shape))
+        return x / 10 if condition(*x.shape) else x * 2
+
+    probes, untaken = branches_of(function, **{"dynamic_axes": TWO_AXES, **keywords})
+    assert (len(probes), len(untaken)) in ((1, 0), (0, 1))
+    return seen, bool(probes)
+
+
+def test_sizes_that_have_to_grow_together_are_found():
+    limits = {"rows": range(1, 65), "columns": range(1, 65)}
+    _, is_taken = shapes_seen(lambda rows, columns: rows + columns > 100, dynamic_sizes=limits)
+    assert is_taken
+
+
+def test_the_other_sizes_do_not_grow_where_a_single_one_decides_and_cannot_get_there():
+    seen, is_taken = shapes_seen(lambda rows, _: rows > 100, dynamic_sizes={"rows": range(1, 65)})
+    assert not is_taken
+    assert max(rows for rows, columns in seen if columns == 4) == 64
+    assert max(rows for rows, columns in seen if columns != 4) <= 4
+
+
+def test_sizes_that_grow_together_do_not_exceed_the_work(monkeypatch):
+    computed = []
+
+    def pairs_of_rows(x):
+        pairs = x[None] + x[:, None]
+        computed.append(pairs.numel())
+        return x / 10 if pairs.numel() > 10**9 else pairs.sum(0)
+
+    monkeypatch.setattr(branch_search, "MAX_WORK", 400)
+    assert len(branches_of(pairs_of_rows, dynamic_axes=TWO_AXES)[1]) == 1
+    assert max(computed) <= 400
+
+
+def test_how_much_the_example_computes_is_counted_once():
+    def runs_of_example(axes):
+        seen, _ = shapes_seen(lambda rows, _: rows > 10**9, **axes)
+        return seen.count(tuple(X.shape))
+
+    one_axis = {name: {0: "rows"} for name in ("x", "y")}
+    assert runs_of_example({}) == runs_of_example({"dynamic_axes": one_axis})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"allow": "untaken-branch"}, {"settings": {"allow": "untaken-branch"}}],
+    ids=["the recipe", "the settings"],
+)
+def test_whoever_allows_the_rule_gets_no_inputs_for_the_other_side(options):
+    probes, (untaken,) = branches_of(more_rows, **options)
+    assert probes == []
+    assert untaken.condition.text == "x.shape[0] > 100"
+
+
+def test_the_stage_can_be_skipped():
+    assert branches_of(far_away, settings={"skip_stages": "branches"}) == ([], ())
+
+
+# --- what must not be reported
+
+
+def static_size(x):
+    return x / 10 if x.shape[1] > 100 else x
+
+
+def other_facts(x):
+    if x.dtype == torch.float16 or x.dim() == 3 or x.device.type == "cuda" or x.is_complex():
+        return x
+    return x * 2
+
+
+def raises(x):
+    if x.shape[0] > 10**9:
+        message = "too many rows"
+        raise ValueError(message)
+    if torch.isnan(x).any():
+        raise ValueError("NaN")
+    return x * 2
+
+
+def raises_at_the_end(x):
+    if x.shape[0] < 10**9:
+        return x * 2
+    raise ValueError("too many rows")
+
+
+def checked(is_right):
+    if not is_right:
+        raise ValueError("not right")
+
+
+def raises_elsewhere(x):
+    checked(x.shape[0] < 100)
+    checked(bool(x.abs().max() < 1e6))
+    return x * 2
+
+
+def asserts(x):
+    torch._assert(x.shape[0] < 10**9, "too many rows")
+    assert x.shape[0] < 10**9
+    assert bool(x.abs().max() < 1e6)
+    return x * 2
+
+
+def warns(x):
+    if x.shape[0] > 10**9:
+        warnings.warn("that will take a while", stacklevel=2)
+    return x * 2
+
+
+def rejects_what_would_get_there(x):
+    y = x + torch.arange(10.0)[:, None][: x.shape[0]]
+    if x.shape[0] > 1000:
+        return y * 2
+    return y
+
+
+def already_left(x):
+    if x.shape[0] > 2000:
+        return x
+    if x.shape[0] > 1000:
+        return x if x.shape[0] > 2000 else x * 2
+    return x * 2
+
+
+def both_sides_on_other_sizes(x):
+    return x * 3 if x.shape[0] > 5 else x * 2
+
+
+def loops(x):
+    count = x.shape[0]
+    while count > 1:
+        count = count // 2
+    for _ in range(int(x.shape[0] / 2)):
+        x = x + 1
+    return x
+
+
+def same_shape(x):
+    y = x * 2
+    return y[:1] if y.shape != x.shape else y
+
+
+def chosen_by_operators(x):
+    return torch.where(x.abs().max() > 1e6, x / 10, x * 2)
+
+
+def chosen_by_cond(x):
+    return torch.cond(x.abs().max() > 1e6, lambda x: x / 10, lambda x: x * 2, (x,))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        static_size,
+        other_facts,
+        raises,
+        raises_at_the_end,
+        raises_elsewhere,
+        asserts,
+        warns,
+        rejects_what_would_get_there,
+        both_sides_on_other_sizes,
+        loops,
+        same_shape,
+        chosen_by_operators,
+        chosen_by_cond,
+    ],
+)
+def test_nothing_is_said_of(function):
+    assert branches_of(function) == ([], ())
+
+
+def test_nothing_is_said_of_a_side_that_another_branch_excludes():
+    probes, untaken = branches_of(already_left)
+    assert {probe.inputs[0].shape[0] for probe in probes} == {1001, 2001}
+    assert untaken == ()
+
+
+class WithFlag(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.flag = True
+        self.weight = torch.nn.Parameter(torch.ones(4))
+
+    def forward(self, x, mask=None):
+        if mask is not None or self.training or not self.flag or self.weight.sum() > 100:
+            return x
+        return x * self.weight
+
+
+def test_nothing_is_said_of_what_belongs_to_the_model():
+    prepared = prepare(planned(onnx_ci.recipe(**ROWS, name="net")(lambda: (WithFlag(), (X,))), skip_stages="probe-weights"))
+    assert prepared.untaken_branches == ()
+    assert not [probe for probe in prepared.probes if probe.name.startswith("branch at")]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_scripted_functions_are_left_to_the_exporter():
+    assert branches_of(torch.jit.script(more_rows)) == ([], ())
+
+
+def never_negative(x):
+    low = x.min()
+    return x if low >= 0 else x - low
+
+
+def only_silence(x):
+    return x / x.abs().max() if x.abs().max() > 0 else x
+
+
+def test_a_side_that_zeros_take_is_tried_on_usual_values_too():
+    probes, untaken = branches_of(never_negative, torch.linspace(-3, 3, 96).reshape(3, 32))
+    assert [probe.legality for probe in probes] == [Legality.LEGAL]
+    assert probes[0].inputs[0].min() > 0
+    assert not untaken
+
+
+def test_a_side_that_only_zeros_take_is_no_usual_one():
+    probes, untaken = branches_of(only_silence)
+    assert (probes, untaken) == ([], ())
+
+
+def nothing_left(x):
+    return x.new_ones(2, 4) if x.shape[0] == 0 else x * 2
+
+
+def test_an_empty_input_is_a_degenerate_one():
+    (probe,), _ = branches_of(nothing_left)
+    assert probe.inputs[0].shape[0] == 0
+    assert probe.legality is Legality.DEGENERATE
+
+
+def kept(x, flags=[]):  # noqa: B006
+    if x.shape[0] > 100 and len(flags) == 0:
+        return x
+    assert isinstance(int(x.shape[0]), int) and isinstance(x.shape[0], int) and not isinstance(float(x[0, 0]), int)
+    return x * 2
+
+
+def test_models_see_numbers_as_they_are():
+    (probe,), _ = branches_of(kept)
+    assert probe.inputs[0].shape[0] == 101
+    assert "int" not in globals()
