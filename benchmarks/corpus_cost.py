@@ -98,7 +98,7 @@ def export_alone(planned: Any) -> dict[str, Any]:
 
 def in_a_run(planned: Any, settings: Any) -> float:
     """The wall seconds of a run of one cell, in a process that has imported what exports need."""
-    from onnx_ci.engine.hosts import open_engine
+    from onnx_ci.engine.scheduler import open_engine
 
     start = time.perf_counter()
     with open_engine(settings) as engine:

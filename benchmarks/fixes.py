@@ -60,7 +60,7 @@ def repairs(name: str, recipe: onnx_ci.Recipe, exporter: str, opset: int) -> lis
     from onnx_ci.config.settings import load_settings
     from onnx_ci.config.values import OFF
     from onnx_ci.engine.recipes import Recipes
-    from onnx_ci.fix.search import Search
+    from onnx_ci.tools.fix.search import Search
 
     (failed,) = onnx_ci.run([recipe], exporters=exporter, opsets=str(opset), cache="off").cells
     if failed.status != "failed":

@@ -39,13 +39,13 @@ from onnx_ci.config.settings import find_root, load_settings
 from onnx_ci.engine import cell as cell_module
 from onnx_ci.engine.one_process import Engine
 from onnx_ci.environment.versions import version_of
-from onnx_ci.matrix.plan import DriftLimit, PlannedCell, plan_cell
+from onnx_ci.matrix.plan import CellTask, DriftLimit, plan_cell
 from onnx_ci.opsets import default_exporter
 from onnx_ci.pipeline.export.exporter import Artifact, Export
 from onnx_ci.pipeline.inputs.random_values import random_like
 from onnx_ci.pipeline.model.arrays import as_array
 from onnx_ci.pipeline.post_export.apply import Applied
-from onnx_ci.pipeline.post_export.as_shipped import AsShipped
+from onnx_ci.pipeline.post_export.shipped_reference import ShippedReference
 from onnx_ci.results.records import Cell, Status
 from onnx_ci.results.verdict import decide
 
@@ -149,7 +149,7 @@ def _named(model: onnx.ModelProto) -> onnx.ModelProto:
 class Size:
     """How large a fault is after a lossy stage, in units of the stage's simulated rounding."""
 
-    def __init__(self, made: onnx.ModelProto, shipped: AsShipped, *, is_static: bool) -> None:
+    def __init__(self, made: onnx.ModelProto, shipped: ShippedReference, *, is_static: bool) -> None:
         self._names = [value.name for value in made.graph.input]
         prepared = shipped.prepared
         usual = [probe.reference.noise for probe in prepared.probes if not probe.special]
@@ -216,10 +216,10 @@ def study(name: str, options: argparse.Namespace) -> None:
 
 
 def faults_after(
-    stage: str, planned: PlannedCell, engine: Any, cache: Cache, options: argparse.Namespace
+    stage: str, planned: CellTask, engine: Any, cache: Cache, options: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     made, rng = cache.made, random.Random(f"{options.seed} {planned.recipe.name} {stage}")
-    shipped = AsShipped.of(cache.prepared, planned.stages, DriftLimit(default=SIZE))
+    shipped = ShippedReference.of(cache.prepared, planned.stages, DriftLimit(default=SIZE))
     size = Size(made, shipped, is_static=planned.stages[-1].is_static) if planned.is_lossy else None
     liveness = None if planned.is_lossy else Liveness(made, cache.prepared)
     faults = _alternating(low_precision_faults(made, rng) if planned.is_lossy else [], faults_of(made, rng))

@@ -151,7 +151,7 @@ def gpu(folder: Path, recipes: int) -> None:
 def files(folder: Path, recipes: int) -> None:
     """How long the files of a large run take, and how large they are."""
     from onnx_ci.cache.verdicts import VerdictCache
-    from onnx_ci.cache.watch import Seen
+    from onnx_ci.cache.watch import ReadSet
     from onnx_ci.config.settings import load_settings
     from onnx_ci.report import html, junit, markdown
     from onnx_ci.results.files import read_json, write_json
@@ -177,7 +177,7 @@ def files(folder: Path, recipes: int) -> None:
 
     cache, start = opened(), time.process_time()
     for each in found.cells:
-        cache.keep(each, Seen(), "")
+        cache.keep(each, ReadSet(), "")
     cache.close()
     took = time.process_time() - start
     size = sum(file.stat().st_size for file in (folder / "verdicts").iterdir()) / MIB
@@ -312,9 +312,9 @@ class Sleeping:
         return CellEvidence(cell=planned.cell)
 
 
-module = types.ModuleType("onnx_ci.engine.hosts")
+module = types.ModuleType("onnx_ci.engine.scheduler")
 module.open_engine = lambda *arguments, **options: Sleeping()
-sys.modules["onnx_ci.engine.hosts"] = module
+sys.modules["onnx_ci.engine.scheduler"] = module
 '''
 PREPARATION, CELL = 0.9, 0.3
 RECIPES = """

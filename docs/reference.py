@@ -26,6 +26,7 @@ from onnx_ci.cli.main import main
 from onnx_ci.collection.keywords import EXPORT_OPTIONS, ExportOptions, RecipeKeywords
 from onnx_ci.collection.recipe import recipe
 from onnx_ci.config.options import OPTIONS, Option, Role
+from onnx_ci.environment.plugins import COMMANDS
 from onnx_ci.results.rules import RULES
 from onnx_ci.results.run_report import SCHEMA_VERSION, RunReport
 
@@ -109,7 +110,7 @@ def command_line() -> str:
     """Every command, with its help text, its examples and its options."""
     rows = [
         (f"[`onnx-ci {name}`](#onnx-ci-{name})", prose(command.get_short_help_str(limit=200)))
-        for name, command in main.commands.items()
+        for name, command in ((name, COMMANDS.load(name)) for name in COMMANDS)
     ]
     sections = [_command(command, names) for command, names in _commands(main, ("onnx-ci",))]
     return "\n".join([_COMMAND_LINE + table(["command", "what it does"], rows), *sections])
@@ -117,7 +118,7 @@ def command_line() -> str:
 
 def _commands(group: click.Group, names: tuple[str, ...]) -> Iterator[tuple[click.Command, tuple[str, ...]]]:
     for name in group.list_commands(click.Context(group)):
-        command = group.commands[name]
+        command = group.get_command(click.Context(group), name)
         yield command, (*names, name)
         if isinstance(command, click.Group):
             yield from _commands(command, (*names, name))
@@ -435,7 +436,7 @@ if __name__ == "__main__":
 _SECTIONS = {
     "Run, export, verify, compare": ("onnx_ci.api",),
     "Declare a recipe": ("onnx_ci.collection", "onnx_ci.pipeline.model"),
-    "Results": ("onnx_ci.results", "onnx_ci.pipeline.export.exporter", "onnx_ci.two_files"),
+    "Results": ("onnx_ci.results", "onnx_ci.pipeline.export.exporter", "onnx_ci.tools.two_files"),
     "Plug-ins": ("onnx_ci.pipeline.export.protocol", "onnx_ci.pipeline.run"),
     "Errors": ("onnx_ci.errors",),
 }

@@ -46,15 +46,16 @@ from onnx_ci.results.records import (
 )
 from onnx_ci.results.run_report import Part, RunReport
 from onnx_ci.results.verdict import Expectation, RunVerdict
-from onnx_ci.two_files.file_comparison import FileComparison
 from onnx_ci.version import __version__
 
 if TYPE_CHECKING:
-    from onnx_ci.api import CompareOptions, RunOptions, VerifyOptions, compare, export, run, verify
+    from onnx_ci.api import RunOptions, VerifyOptions, export, run, verify
     from onnx_ci.pipeline.export.exporter import Artifact
     from onnx_ci.pipeline.export.protocol import Exporter, ExportRequest
     from onnx_ci.pipeline.model.adapter import adapt
     from onnx_ci.pipeline.run.runtime import Runtime
+    from onnx_ci.tools.two_files.api import CompareOptions, compare
+    from onnx_ci.tools.two_files.file_comparison import FileComparison
 
 __all__ = [
     "Artifact",
@@ -131,7 +132,9 @@ __all__ = [
 ]
 
 _LAZY = {
-    **dict.fromkeys(("CompareOptions", "RunOptions", "VerifyOptions", "compare", "export", "run", "verify"), "onnx_ci.api"),
+    **dict.fromkeys(("RunOptions", "VerifyOptions", "export", "run", "verify"), "onnx_ci.api"),
+    **dict.fromkeys(("CompareOptions", "compare"), "onnx_ci.tools.two_files.api"),
+    "FileComparison": "onnx_ci.tools.two_files.file_comparison",
     "Artifact": "onnx_ci.pipeline.export.exporter",
     "ExportRequest": "onnx_ci.pipeline.export.protocol",
     "Exporter": "onnx_ci.pipeline.export.protocol",

@@ -1,4 +1,4 @@
-"""The Python interface: run recipes, export one, judge an existing file, or compare two files."""
+"""The Python interface: run recipes, export one, or judge an existing file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -17,7 +17,6 @@ from onnx_ci.config.values import Shard, parse_device
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.engine.session import Session
 from onnx_ci.environment.plugins import EXPORTERS
-from onnx_ci.environment.versions import require_runtime
 from onnx_ci.errors import ConfigurationError, RecipeError, did_you_mean
 from onnx_ci.matrix.plan import plan_cell, plan_of
 from onnx_ci.matrix.scope import RecipeScope, scope_of
@@ -34,8 +33,6 @@ from onnx_ci.results.files import write_json
 from onnx_ci.results.records import Cell, CellResult, SettingSource
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.stages import SKIPPABLE_STAGES
-from onnx_ci.two_files.compare import compare_files
-from onnx_ci.two_files.file_comparison import FileComparison
 
 Words = str | Iterable[str]
 """A list of words, or a string of words separated by commas."""
@@ -44,7 +41,7 @@ Paths = str | Path | Iterable[str | Path]
 """A path, a list of paths, or a string of paths separated by commas."""
 
 
-class _FileOptions(TypedDict, total=False):
+class FileOptions(TypedDict, total=False):
     """The settings that affect any file that is judged."""
 
     max_drift: float | str
@@ -57,13 +54,7 @@ class _FileOptions(TypedDict, total=False):
     memory_limit: str
 
 
-class CompareOptions(_FileOptions, total=False):
-    """The settings that affect a comparison of two files. Each takes the values that its flag or ``pyproject.toml`` takes."""
-
-    save_inputs: str | Path
-
-
-class VerifyOptions(_FileOptions, total=False):
+class VerifyOptions(FileOptions, total=False):
     """The settings that affect a single cell. Each takes the values that its flag or ``pyproject.toml`` takes."""
 
     runtimes: Words
@@ -121,7 +112,7 @@ def run(recipes: Iterable[Recipe], **options: Unpack[RunOptions]) -> RunReport:
     Raises:
         OnnxCiError: a setting is invalid, two recipes have the same name, or ONNX Runtime is not installed.
     """
-    settings = _settings(options, RunOptions.__optional_keys__)
+    settings = settings_of(options, RunOptions.__optional_keys__)
     with Recipes(settings) as catalogue, Session(settings, catalogue, also_written=written_files(settings)) as session:
         for recipe in recipes:
             found = _found(recipe, settings)
@@ -151,7 +142,7 @@ def export(
         ConfigurationError: the device is not a valid one.
         RecipeError: the recipe or the exporter fails; with the message of the finding.
     """
-    settings = _settings({}, ())
+    settings = settings_of({}, ())
     scope = scope_of(_found(recipe, settings), settings)
     planned = plan_cell(_cell(scope, opset, exporter, device), recipe, settings)
     planned = dataclasses.replace(planned, skip_stages=SKIPPABLE_STAGES)
@@ -212,7 +203,7 @@ def verify(
         OnnxCiError: the file does not exist, the report cannot be written, a setting is invalid, the recipe has no such
             stage, or ONNX Runtime is not installed.
     """
-    settings = _settings(options, VerifyOptions.__optional_keys__)
+    settings = settings_of(options, VerifyOptions.__optional_keys__)
     with Recipes(settings) as recipes:
         recipes.add_object(_found(recipe, settings))
         return verify_recipe(
@@ -272,43 +263,7 @@ def verify_recipe(
         return result
 
 
-def compare(
-    a: str | Path,
-    b: str | Path,
-    *,
-    sizes: Mapping[str, int | Sequence[int]] | None = None,
-    **options: Unpack[CompareOptions],
-) -> FileComparison:
-    """Compare any two ONNX files: their interfaces, and what ONNX Runtime computes with them on the same inputs.
-
-    The inputs follow from the signature: several random ones, other sizes of dynamic axes, zeros, negated and larger numbers.
-    One of the files is the reference. ONNX's reference evaluator runs it in float64 where it can, and the unit of the
-    difference is the rounding of that file. If one file computes in a lower precision (float16, bfloat16, int8, int4), a
-    difference that the rounding of that precision explains is a note.
-
-    Args:
-        a: the path of a file, with its external data in the same folder.
-        b: the path of another file.
-        sizes: sizes of dynamic axes by name: ``{"batch": 4}``, or several to try: ``{"batch": (4, 1)}``. An axis without a
-            name is called ``input[axis]``. Default: onnx-ci chooses them.
-        **options: settings, as for :func:`run`.
-
-    Returns:
-        The findings and the drift of each output. Files that differ are a result, not an exception.
-
-    Raises:
-        OnnxCiError: a file does not exist, a setting or size is invalid, or ONNX Runtime is not installed.
-    """
-    settings = _settings(options, CompareOptions.__optional_keys__, "a comparison of files")
-    require_runtime()
-    sizes_by_axis = {axis: (size,) if isinstance(size, int) else tuple(size) for axis, size in (sizes or {}).items()}
-    for axis, sizes_of_axis in sizes_by_axis.items():
-        if not sizes_of_axis or not all(isinstance(size, int) and size >= 1 for size in sizes_of_axis):
-            raise ConfigurationError(f"sizes[{axis!r}] must be sizes of at least 1, not {sizes_of_axis!r}")
-    return compare_files(Path(a), Path(b), settings, sizes=sizes_by_axis)
-
-
-def _settings(options: Mapping[str, Any], usable: Collection[str], what: str = "a single file") -> Settings:
+def settings_of(options: Mapping[str, Any], usable: Collection[str], what: str = "a single file") -> Settings:
     """The project's settings with ``options``, which must be ``usable`` where they are about ``what``."""
     names = sorted(usable)
     for name in options:

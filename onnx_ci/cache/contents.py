@@ -34,7 +34,7 @@ _IMPORT = re.compile(r"\bimport\s+([\w., \t]+)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Text:
+class Mentions:
     """What a Python file or a small configuration file mentions."""
 
     vocabulary: str = ""
@@ -52,7 +52,7 @@ class Text:
         return self.vocabulary.split(" ")
 
 
-_NOTHING = Text()
+_NOTHING = Mentions()
 
 
 class Contents:
@@ -69,7 +69,7 @@ class Contents:
         tables = (memory.get(name) for name in ("files", "texts"))
         self._files_then, self._texts_then = (table if isinstance(table, dict) else {} for table in tables)
         self._files: dict[str, list[int | str]] = {}
-        self._texts: dict[str, Text] = {}
+        self._texts: dict[str, Mentions] = {}
         self._has_news = False
 
     def digest(self, path: str) -> str | None:
@@ -94,7 +94,7 @@ class Contents:
             self._has_news = True
         return digest
 
-    def text(self, path: str, digest: str) -> Text:
+    def text(self, path: str, digest: str) -> Mentions:
         """What a file mentions, given its digest; nothing if it is neither Python nor a configuration."""
         if not path.endswith((".py", *_CONFIGURATION)):
             return _NOTHING
@@ -102,7 +102,7 @@ class Contents:
         key = f"{digest}{'.py' if is_python else ''}"
         if key not in self._texts:
             with contextlib.suppress(*DAMAGE):
-                self._texts[key] = from_json(Text, self._texts_then.get(key))
+                self._texts[key] = from_json(Mentions, self._texts_then.get(key))
         if key not in self._texts:
             self._has_news = True
             self._texts[key] = _read(path, is_python=is_python)
@@ -127,7 +127,7 @@ def _key(status: os.stat_result) -> list[int | str]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
-def _read(path: str, *, is_python: bool) -> Text:
+def _read(path: str, *, is_python: bool) -> Mentions:
     """What a file mentions."""
     try:
         content = Path(path).read_bytes()
@@ -140,7 +140,7 @@ def _read(path: str, *, is_python: bool) -> Text:
     words = set(_WORD.findall(text))
     words.update(piece for word in tuple(words) for piece in _PIECE.findall(word))
     outside = {match[1] for string in strings if (match := _OUTSIDE.fullmatch(string)) and "\0" not in string}
-    return Text(
+    return Mentions(
         vocabulary=" ".join(sorted(word for word in words if len(word) <= 200)),
         outside=tuple(sorted(outside)),
         names=tuple(sorted(string for string in strings if _NAME.fullmatch(string))),

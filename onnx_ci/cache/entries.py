@@ -18,7 +18,7 @@ from onnx_ci.cache.imports import closure
 from onnx_ci.cache.packages import top_level_modules
 from onnx_ci.cache.project import ABSENT, Project, entries_of
 from onnx_ci.cache.snapshot import Change, Snapshot, differences, file_in_words
-from onnx_ci.cache.watch import Seen, state_of
+from onnx_ci.cache.watch import ReadSet, state_of
 from onnx_ci.text import listed_shortly
 
 _FOR_ALL = ("conftest.py", "sitecustomize.py", "usercustomize.py")
@@ -49,7 +49,7 @@ class ChangedError(Exception):
     """A file changed while the processes ran, so it is not known what they read. The message names it."""
 
 
-class Present:
+class ProjectState:
     """The present state of everything that counts.
 
     Args:
@@ -64,7 +64,9 @@ class Present:
         self._words = functools.cache(self._read_words)
         self._changes: dict[str, tuple[Change, ...]] = {}
 
-    def entry(self, about: str, source: str, data: Any, seen: Seen, *, settings: Mapping[str, str], model: str = "") -> Entry:
+    def entry(
+        self, about: str, source: str, data: Any, seen: ReadSet, *, settings: Mapping[str, str], model: str = ""
+    ) -> Entry:
         """An entry for data that was found out under the snapshot.
 
         Args:
@@ -91,7 +93,7 @@ class Present:
             data=data,
         )
 
-    def _opened(self, seen: Seen) -> Iterator[tuple[str, str]]:
+    def _opened(self, seen: ReadSet) -> Iterator[tuple[str, str]]:
         for path, then in seen.opened.items():
             name = self._project.places.name(path)
             if name in self.snapshot.files or self._project.is_own(name):
@@ -103,7 +105,7 @@ class Present:
                 raise ChangedError(f"{name} changed during the run")
             yield name, self._project.state(name)
 
-    def _listed(self, seen: Seen) -> Iterator[tuple[str, str]]:
+    def _listed(self, seen: ReadSet) -> Iterator[tuple[str, str]]:
         for path, entries in seen.listed.items():
             name = self._project.places.name(path)
             if state_of(path) == ABSENT and self._was_temporary(path):

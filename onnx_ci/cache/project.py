@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from onnx_ci.cache.contents import Contents, Text, digest_of_text
+from onnx_ci.cache.contents import Contents, Mentions, digest_of_text
 from onnx_ci.cache.places import Places, is_of_python, is_of_system
 from onnx_ci.config.options import OUTPUTS
 from onnx_ci.config.settings import Settings
@@ -80,7 +80,7 @@ class Project:
         }
         return {**dict(self._mentioned(states, texts, values)), **states}
 
-    def text(self, name: str, state: str) -> Text:
+    def text(self, name: str, state: str) -> Mentions:
         """What a file of the project mentions."""
         return self.contents.text(self.places.path(name), state.partition(" ")[0])
 
@@ -165,7 +165,9 @@ class Project:
         paths = [os.path.join(self.folder, path) for path in (*self.settings.weights.values(), *self.settings.inputs)]  # noqa: PTH118
         return [*paths, *(file for path in paths for file in glob.glob(path, recursive=True))]  # noqa: PTH207 (absolute)
 
-    def _mentioned(self, states: Mapping[str, str], texts: Mapping[str, Text], values: set[str]) -> Iterator[tuple[str, str]]:
+    def _mentioned(
+        self, states: Mapping[str, str], texts: Mapping[str, Mentions], values: set[str]
+    ) -> Iterator[tuple[str, str]]:
         """The states of files and folders to which paths lead, except for those that git lists."""
         folders = {name.rpartition("/")[0] for name in states if name.endswith(".py")} | {""}
         bases = {self.folder, *map(self.places.path, folders)}

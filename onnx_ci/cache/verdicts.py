@@ -25,7 +25,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from onnx_ci.cache.contents import Contents
-from onnx_ci.cache.entries import ChangedError, Entry, Present
+from onnx_ci.cache.entries import ChangedError, Entry, ProjectState
 from onnx_ci.cache.folder import DAMAGE, LAST_RUN, RECIPES, VERDICT, Folder, LastRun
 from onnx_ci.cache.machine import machine
 from onnx_ci.cache.packages import Packages
@@ -33,7 +33,7 @@ from onnx_ci.cache.places import Places
 from onnx_ci.cache.project import Project
 from onnx_ci.cache.snapshot import Snapshot, differences
 from onnx_ci.cache.variables import digests, variables
-from onnx_ci.cache.watch import Seen
+from onnx_ci.cache.watch import ReadSet
 from onnx_ci.config.options import Role, options_with
 from onnx_ci.config.settings import Settings
 from onnx_ci.results.json_data import from_json, to_json
@@ -100,7 +100,7 @@ class VerdictCache:
                 return entry.data
         return None
 
-    def keep_recipes(self, source: str, data: Any, seen: Seen) -> None:
+    def keep_recipes(self, source: str, data: Any, seen: ReadSet) -> None:
         """Keep data about a recipe file.
 
         Args:
@@ -130,7 +130,7 @@ class VerdictCache:
         self._ran[first_reason] += 1
         return first_reason
 
-    def keep(self, evidence: CellEvidence, seen: Seen, model: str) -> None:
+    def keep(self, evidence: CellEvidence, seen: ReadSet, model: str) -> None:
         """Keep the evidence about a cell, if it is reproducible.
 
         Args:
@@ -175,8 +175,8 @@ class VerdictCache:
     # --- the present ------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _present(self) -> Present:
-        return Present(self._project, self._take(), self._path_of_modules)
+    def _present(self) -> ProjectState:
+        return ProjectState(self._project, self._take(), self._path_of_modules)
 
     @cached_property
     def _path_of_modules(self) -> tuple[str, ...]:
@@ -244,7 +244,7 @@ class VerdictCache:
         source: str,
         about: str,
         data: Any,
-        seen: Seen,
+        seen: ReadSet,
         *,
         recipe: str = "",
         settings: Mapping[str, str] | None = None,

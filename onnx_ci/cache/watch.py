@@ -42,7 +42,7 @@ _abspath, _fsdecode, _getframe, _isdir, _open, _stat = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class ReadSet:
     """What a process saw. Paths are absolute."""
 
     python: tuple[str, ...] = ()
@@ -56,8 +56,8 @@ class Seen:
     not_kept: str = ""
     """Why a verdict cannot be kept: ``it connects to huggingface.co``; empty if it can."""
 
-    def __or__(self, other: Self) -> Seen:
-        return Seen(
+    def __or__(self, other: Self) -> ReadSet:
+        return ReadSet(
             python=tuple(sorted({*self.python, *other.python})),
             opened={**other.opened, **self.opened},
             listed={**other.listed, **self.listed},
@@ -82,7 +82,7 @@ class Seen:
 
 
 def state_of(path: str) -> str:
-    """The state of a file, with links followed; see :attr:`Seen.opened`. It only says whether a file is unchanged."""
+    """The state of a file, with links followed; see :attr:`ReadSet.opened`. It only says whether a file is unchanged."""
     try:
         status = _stat(path)
     except (OSError, ValueError):
@@ -105,14 +105,14 @@ def watch(root: Path) -> None:
         sys.meta_path.append(_Missing)
 
 
-def seen() -> Seen:
+def seen() -> ReadSet:
     """All that this process, and those from which it was forked, have seen since :func:`watch`."""
     modules = [file for module in list(sys.modules.values()) if (file := file_of(module)) is not None]
     for path in [*(file for file in modules if os.path.isabs(file)), *_mapped_files()]:  # noqa: PTH117 (thousands of modules)
         _note_file(path)
     opened = {path: state for path, state in list(_record.opened.items()) if not is_scratch(Path(path))}
     missing = (name for name in list(_record.missing) if sys.modules.get(name) is None)
-    return Seen(
+    return ReadSet(
         python=tuple(sorted(path for path, state in opened.items() if path.endswith(_PYTHON) and state != ABSENT)),
         opened=opened,
         listed={path: entries for path, entries in list(_record.listed.items()) if not is_scratch(Path(path))},

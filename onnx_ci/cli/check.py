@@ -15,8 +15,8 @@ from onnx_ci.cli.common import options_of, settings_from, style, with_exit_code
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.versions import require_runtime
 from onnx_ci.errors import ConfigurationError, ExitCode, did_you_mean, existing_file, first_line
-from onnx_ci.processes.apart import run_apart
 from onnx_ci.processes.limits import process_limits
+from onnx_ci.processes.run_in_child import run_in_child
 from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.report.text import finding_lines
 from onnx_ci.results.json_data import from_json, to_json
@@ -107,7 +107,7 @@ def _check_apart(path: Path, load: bool, settings: Settings) -> FileResult:
     work = functools.partial(_send_result, path, load)
     warm_up = functools.partial(_warm_up, load)
     result, step = FileResult(findings=()), ""
-    for event in run_apart(work, limits, settings.isolation, warm_up=warm_up):
+    for event in run_in_child(work, limits, settings.isolation, warm_up=warm_up):
         if isinstance(event, Death):
             death = finding(event.cause, f"the process {event.message} while {step}", remedy=_REMEDIES[event.cause])
             result = FileResult(findings=(death,), log=event.log)

@@ -26,9 +26,9 @@ from onnx_ci.engine.recipes import find_recipes as find
 from onnx_ci.environment.plugins import EXPORTERS
 from onnx_ci.environment.versions import bug_in_words
 from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean, existing_file
-from onnx_ci.matrix.plan import CellPlan, plan_of
+from onnx_ci.matrix.plan import CellSpec, plan_of
 from onnx_ci.matrix.scope import RecipeScope
-from onnx_ci.processes.endings import interrupts_noted, was_interrupted
+from onnx_ci.processes.signals import interrupts_noted, was_interrupted
 from onnx_ci.report.causes import common_causes, failure_key, shared_failures
 from onnx_ci.report.text import (
     COLOURS,
@@ -193,7 +193,7 @@ def recipe_named(name: str, recipes: Recipes) -> RecipeScope:
 class NamedCell:
     """A cell that the command line names, and the recipes among which it was found."""
 
-    planned: CellPlan
+    planned: CellSpec
     recipes: Recipes
 
 

@@ -17,7 +17,7 @@ from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.errors import ExitCode
-from onnx_ci.matrix.plan import CellPlan, cells_in_shard, with_recipe
+from onnx_ci.matrix.plan import CellSpec, cells_in_shard, with_recipe
 from onnx_ci.matrix.scope import CellChoice, choose_cells, has_tag, unselected_cells
 from onnx_ci.matrix.shards import Durations, partition, recorded_durations
 from onnx_ci.processes.limits import process_limits
@@ -72,7 +72,7 @@ def list_cells(paths: tuple[Path, ...], why: bool, verbose: bool, **flags: str |
 def _inputs(recipes: Recipes, cells: Collection[Cell]) -> dict[tuple[str, str], list[str]]:
     """A line for each input of each recipe that has one of the cells, by file and recipe; or why the inputs are unknown."""
     settings = recipes.settings
-    plans: dict[tuple[str, str], CellPlan] = {}
+    plans: dict[tuple[str, str], CellSpec] = {}
     for planned in recipes.plan().cells:
         if planned.cell in cells:
             plans.setdefault((planned.cell.source, planned.cell.recipe), planned)
@@ -83,11 +83,11 @@ def _inputs(recipes: Recipes, cells: Collection[Cell]) -> dict[tuple[str, str], 
     return inputs
 
 
-def _send_described(planned: CellPlan, settings: Settings, recipe: Recipe, send: Send) -> None:
+def _send_described(planned: CellSpec, settings: Settings, recipe: Recipe, send: Send) -> None:
     send({LAST: _described(planned, settings, recipe)})
 
 
-def _described(planned: CellPlan, settings: Settings, recipe: Recipe) -> list[str]:
+def _described(planned: CellSpec, settings: Settings, recipe: Recipe) -> list[str]:
     from onnx_ci.pipeline.model.live_model import PrepareError, SkippedByRecipeError
     from onnx_ci.pipeline.prepare.prepare import describe_inputs
     from onnx_ci.processes.capture import captured

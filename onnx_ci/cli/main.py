@@ -1,4 +1,7 @@
-"""The ``onnx-ci`` command: a thin front-end over the engine. Each subcommand is a module of :mod:`onnx_ci.cli`."""
+"""The ``onnx-ci`` command. Its commands are entry points: those of the gate, of the tools, and of other packages.
+
+A command is imported when it is called or listed, so that ``onnx-ci run`` imports no tool.
+"""
 
 from __future__ import annotations
 
@@ -6,38 +9,48 @@ import sys
 
 import click
 
-from onnx_ci.cli.baseline import baseline
-from onnx_ci.cli.cache import show_cache
-from onnx_ci.cli.check import check
 from onnx_ci.cli.common import with_colour, with_exit_code
-from onnx_ci.cli.compare import compare
-from onnx_ci.cli.config import config
-from onnx_ci.cli.doctor import doctor
-from onnx_ci.cli.fix import fix
-from onnx_ci.cli.history import show_history
-from onnx_ci.cli.init import init
-from onnx_ci.cli.list import list_cells
-from onnx_ci.cli.matrix import print_matrix
-from onnx_ci.cli.ops import ops
-from onnx_ci.cli.report import show_report
-from onnx_ci.cli.rules import rules
-from onnx_ci.cli.run import run
-from onnx_ci.cli.runtimes import runtimes
-from onnx_ci.cli.show import show_graph
-from onnx_ci.cli.upgrade import upgrade
-from onnx_ci.cli.verify import verify
-from onnx_ci.cli.why import why
+from onnx_ci.environment.plugins import COMMANDS
 from onnx_ci.environment.torch_variables import set_torch_variables
-from onnx_ci.errors import ExitCode
+from onnx_ci.errors import EnvironmentLacksError, ExitCode, did_you_mean
 from onnx_ci.version import __version__
 
 
-class _InOrder(click.Group):
-    """Lists its commands in the order in which they were added."""
+class _Commands(click.Group):
+    """The commands of the gate, in order, then those that distributions add, ours among them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of the commands."""
-        return list(self.commands)
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, if there is one.
+
+        Raises:
+            EnvironmentLacksError: a package adds it, but it cannot be loaded.
+        """
+        command: click.Command | None = COMMANDS.load(cmd_name) if cmd_name in COMMANDS else None
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is called. A name that is none is an error that suggests the nearest one."""
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            raise click.UsageError(f"there is no command {args[0]!r}{did_you_mean(args[0], COMMANDS)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands under headings: the gate, its tools, and those of other packages."""
+        rows: dict[str, list[tuple[str, str]]] = {}
+        for name in COMMANDS:
+            try:
+                text = COMMANDS.load(name).get_short_help_str(formatter.width - 20)
+            except EnvironmentLacksError as error:  # the package must not cost the help of the others
+                text = str(error)
+            heading = "Commands" if name in COMMANDS.ours else f"From {COMMANDS.distribution(name)}"
+            rows.setdefault("Tools" if heading == "From onnx-ci" else heading, []).append((name, text))
+        for heading, commands in rows.items():
+            with formatter.section(heading):
+                formatter.write_dl(commands)
 
 
 _FIRST_STEPS = """\
@@ -52,7 +65,7 @@ onnx-ci verifies that PyTorch models export to ONNX and compute the same numbers
 onnx-ci -h lists all commands; onnx-ci run -h lists the settings of a run."""
 
 
-@click.group(cls=_InOrder, context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, invoke_without_command=True)
 @click.version_option(__version__, "-V", "--version", prog_name="onnx-ci")
 @with_colour
 @click.pass_context
@@ -73,28 +86,3 @@ def main(context: click.Context) -> None:
     if context.invoked_subcommand is None:
         click.echo(_FIRST_STEPS)
         sys.exit(ExitCode.USAGE)  # a gate that was not told to run is not a success
-
-
-for command in (  # in the order of the help
-    run,
-    list_cells,
-    why,
-    fix,
-    verify,
-    compare,
-    check,
-    ops,
-    show_graph,
-    baseline,
-    upgrade,
-    runtimes,
-    show_history,
-    show_report,
-    print_matrix,
-    rules,
-    show_cache,
-    config,
-    init,
-    doctor,
-):
-    main.add_command(command)

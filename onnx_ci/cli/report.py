@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import click
 
@@ -21,7 +21,6 @@ from onnx_ci.cli.common import (
     with_exit_code,
     with_verbosity,
 )
-from onnx_ci.cli.history import past_of
 from onnx_ci.config.reproduce import repeat_from
 from onnx_ci.config.settings import find_root
 from onnx_ci.environment.git import repository_of
@@ -32,9 +31,6 @@ from onnx_ci.report.written import page
 from onnx_ci.results.files import as_text, read_reports, write_json, write_text
 from onnx_ci.results.records import Cell
 from onnx_ci.results.run_report import RunReport
-
-if TYPE_CHECKING:
-    from onnx_ci.report.html import Past
 
 _OUTPUT = Path("-")
 
@@ -52,7 +48,6 @@ def _target(name: str, help: str) -> Callable[[Callable[..., object]], Callable[
 @_target("code-quality", "Write what is wrong as GitLab's code quality.")
 @_target("json", "Write it as JSON, like the report of a single run.")
 @click.option("--part", is_flag=True, help="Other jobs have further reports; cells that only those have are not missing.")
-@click.option("--history", is_flag=True, help="Add plots of the baselines over the commits to the HTML page.")
 @click.option(
     "--since",
     type=click.Path(path_type=Path),
@@ -63,7 +58,7 @@ def _target(name: str, help: str) -> Callable[[Callable[..., object]], Callable[
 @with_colour
 @with_exit_code
 def show_report(
-    reports: tuple[Path, ...], part: bool, history: bool, since: Path | None, verbosity: str | None, **targets: Path | None
+    reports: tuple[Path, ...], part: bool, since: Path | None, verbosity: str | None, **targets: Path | None
 ) -> NoReturn:
     r"""Merge the JSON reports of many jobs, and show the result.
 
@@ -78,7 +73,6 @@ def show_report(
       onnx-ci report reports --markdown=- >> "$GITHUB_STEP_SUMMARY"
       onnx-ci report cpu.json cuda.json --html=report.html       one page for two jobs
       onnx-ci report torch213.json torch215.json                 two versions side by side
-      onnx-ci report report.json --html=r.html --history         with plots of the baselines
       onnx-ci report reports --junit=onnx.xml                    for the list of tests in CI
       onnx-ci report report.json --html=r.html --since=main.json with what moved since an earlier run
       onnx-ci report report.json --sarif=onnx.sarif              for GitHub's code scanning
@@ -86,16 +80,15 @@ def show_report(
     """
     if sum(target == _OUTPUT for target in targets.values()) > 1:
         raise click.UsageError("only one form of the report can go to standard output")
-    if targets["html"] is None and (history or since is not None):
-        raise click.UsageError(f"--{'history' if history else 'since'} needs --html=PATH")
+    if targets["html"] is None and since is not None:
+        raise click.UsageError("--since needs --html=PATH")
     report = merge(read_reports(reports), is_part=part)
     earlier = None if since is None else (str(since), merge(read_reports([since]), is_part=True))
-    past = past_of(settings_from({})) if history else None
     repeat = repeat_from(report, find_root(Path.cwd()))
     repository = repository_of(Path.cwd()) or Path.cwd()
     renderings: dict[str, Callable[[], str]] = {
         "markdown": lambda: markdown.render(report, repeat),
-        "html": lambda: _page(report, repeat, earlier, past),
+        "html": lambda: _page(report, repeat, earlier),
         "junit": lambda: junit.render(report, repeat),
         "sarif": lambda: sarif.render(report, Path.cwd(), repository),
         "code_quality": lambda: code_quality.render(report, Path.cwd(), repository),
@@ -121,7 +114,7 @@ def show_report(
     sys.exit(report.exit_code)
 
 
-def _page(report: RunReport, repeat: Callable[[Cell], str], earlier: tuple[str, RunReport] | None, past: Past | None) -> str:
+def _page(report: RunReport, repeat: Callable[[Cell], str], earlier: tuple[str, RunReport] | None) -> str:
     name, before = ("", None) if earlier is None else earlier
     since = None if before is None else compare(report, before, settings_from({}).baseline_limits)
-    return page(report, repeat, past=past, since=since, since_name=name, code_in=Path.cwd())
+    return page(report, repeat, since=since, since_name=name, code_in=Path.cwd())

@@ -30,7 +30,7 @@ from onnx_ci.errors import (
     place_of,
     working_directory,
 )
-from onnx_ci.processes.endings import no_forks_leave
+from onnx_ci.processes.signals import no_forks_leave
 from onnx_ci.results.records import Problem
 
 SKIPPED_FOLDERS = ("*.egg", ".*", "_darcs", "build", "CVS", "dist", "node_modules", "venv", "{arch}", "__pycache__")

@@ -1,6 +1,6 @@
 """What happens to a cell, from top to bottom: prepare, export, post-export, contract, run, compare, locate.
 
-Runs in the process of the cell, or in that of its host. What a recipe, an exporter or a runtime raises becomes a finding. The
+Runs in the process of the cell, or in that of its worker. What a recipe, an exporter or a runtime raises becomes a finding. The
 process that decides makes a verdict of the findings later: :mod:`onnx_ci.results.verdict`.
 """
 
@@ -20,7 +20,7 @@ from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.engine.evidence import Evidence, Trial
 from onnx_ci.engine.shared import Shared
 from onnx_ci.errors import EnvironmentLacksError, describe_exception, disk_error, first_line, open_files_error
-from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.matrix.plan import CellTask
 from onnx_ci.onnx_model.files import files_in
 from onnx_ci.onnx_model.probe_mark import SUFFIX, mark_probe_weights
 from onnx_ci.onnx_model.weightless import skeleton
@@ -36,7 +36,7 @@ from onnx_ci.pipeline.model import devices
 from onnx_ci.pipeline.model.live_model import PrepareError, SkippedByRecipeError
 from onnx_ci.pipeline.model.places import is_in_project
 from onnx_ci.pipeline.post_export.apply import apply_stage
-from onnx_ci.pipeline.post_export.as_shipped import calibration_feeds
+from onnx_ci.pipeline.post_export.shipped_reference import calibration_feeds
 from onnx_ci.pipeline.prepare.prepare import Prepared, Weights
 from onnx_ci.pipeline.run.runtime import Runtime
 from onnx_ci.pipeline.run.runtimes import make_runtime
@@ -65,7 +65,7 @@ class CellContext:
     announce: Announce | None = None
     """Is told what is known about the cell before the cause of its failure is searched for, and ``None`` after that."""
 
-    def runtimes_of(self, planned: PlannedCell) -> Sequence[Runtime]:
+    def runtimes_of(self, planned: CellTask) -> Sequence[Runtime]:
         """The runtimes that run the file of a cell."""
         return self.runtimes or [make_runtime(name, tf32=planned.recipe.tf32) for name in planned.runtimes]
 
@@ -78,7 +78,7 @@ class Preparation:
     log: str = ""
 
 
-def prepare_cells(planned: PlannedCell, context: CellContext, *, judges_file: bool = False) -> Preparation:
+def prepare_cells(planned: CellTask, context: CellContext, *, judges_file: bool = False) -> Preparation:
     """Prepare what the cells of a recipe and device share, before the first of them runs. Errors are reported by the cells.
 
     Args:
@@ -96,7 +96,7 @@ def prepare_cells(planned: PlannedCell, context: CellContext, *, judges_file: bo
 
 
 def run_cell(
-    planned: PlannedCell, context: CellContext, *, artifact: Artifact | None = None, preparation: Preparation | None = None
+    planned: CellTask, context: CellContext, *, artifact: Artifact | None = None, preparation: Preparation | None = None
 ) -> CellEvidence:
     """Everything that can be found out about one cell. Errors in the cell are not raised.
 
@@ -125,7 +125,7 @@ def run_cell(
     return evidence.complete(printed.text, preparation.log)
 
 
-def missing_device(planned: PlannedCell, context: CellContext) -> str | None:
+def missing_device(planned: CellTask, context: CellContext) -> str | None:
     """Why a cell cannot run here: its device is absent, or none of its runtimes can use it. ``None`` if it can."""
     device = planned.cell.device
     if (missing := devices.missing_device(device)) is not None:
@@ -140,7 +140,7 @@ _CLOSE_FILES = "Close the files that the model and its recipe open, or raise the
 _FREE_GPU = "Shrink the model or the example, or check with nvidia-smi what else uses the GPU's memory."
 
 
-def _failure(planned: PlannedCell, error: Exception) -> Finding:
+def _failure(planned: CellTask, error: Exception) -> Finding:
     """A failure that no stage reports: a full disk or GPU, or an internal error, which must not affect other cells."""
     if devices.ran_out_of_memory(error):
         message = f"{planned.cell.device} ran out of memory: {first_line(error)}"
@@ -165,7 +165,7 @@ def _failure(planned: PlannedCell, error: Exception) -> Finding:
 # --- the steps --------------------------------------------------------------------------------------------------------
 
 
-def _run(planned: PlannedCell, context: CellContext, artifact: Artifact | None, evidence: Evidence) -> None:
+def _run(planned: CellTask, context: CellContext, artifact: Artifact | None, evidence: Evidence) -> None:
     """Find out everything about a cell."""
     missing = missing_device(planned, context)
     if missing is not None:
@@ -181,7 +181,7 @@ def _run(planned: PlannedCell, context: CellContext, artifact: Artifact | None, 
         _judge_existing(artifact, planned, context, evidence)
 
 
-def _judge_existing(artifact: Artifact, planned: PlannedCell, context: CellContext, evidence: Evidence) -> None:
+def _judge_existing(artifact: Artifact, planned: CellTask, context: CellContext, evidence: Evidence) -> None:
     """Judge an existing file, which has the model's own weights."""
     prepared = context.shared.prepared(planned, Weights.OWN, evidence.timings)
     evidence.begin(prepared)
@@ -194,7 +194,7 @@ def _judge_existing(artifact: Artifact, planned: PlannedCell, context: CellConte
         trial.add(_judged(file, planned, lowered, context, evidence.timings, trial))
 
 
-def _judge_exports(planned: PlannedCell, context: CellContext, evidence: Evidence) -> None:
+def _judge_exports(planned: CellTask, context: CellContext, evidence: Evidence) -> None:
     """Export the model, with weights that reveal more faults than its own where there is a choice, and judge the files."""
     prepared = context.shared.prepared(planned, _weights(planned), evidence.timings)
     evidence.begin(prepared)
@@ -209,7 +209,7 @@ def _judge_exports(planned: PlannedCell, context: CellContext, evidence: Evidenc
         evidence.disagreements += _disagreements(*evidence.trials)
 
 
-def _weights(planned: PlannedCell) -> Weights:
+def _weights(planned: CellTask) -> Weights:
     """With which weights a model is exported first; a baseline is recorded with these."""
     if "probe-weights" in planned.skip_stages or planned.is_trained:
         return Weights.OWN
@@ -217,7 +217,7 @@ def _weights(planned: PlannedCell) -> Weights:
 
 
 def _recipes_to_export(
-    planned: PlannedCell, prepared: Prepared, context: CellContext, timings: dict[str, float]
+    planned: CellTask, prepared: Prepared, context: CellContext, timings: dict[str, float]
 ) -> tuple[list[Prepared], list[Finding]]:
     """What a cell exports: the model with its own weights, with probe weights, or with both, in this order.
 
@@ -248,7 +248,7 @@ def _recipes_to_export(
     return [prepared], []
 
 
-def _hides_modules(planned: PlannedCell, prepared: Prepared) -> bool:
+def _hides_modules(planned: CellTask, prepared: Prepared) -> bool:
     """Whether the model has trained weights with which some modules do not show, and probe weights may show them."""
     if "probe-weights" in planned.skip_stages:
         return False
@@ -256,7 +256,7 @@ def _hides_modules(planned: PlannedCell, prepared: Prepared) -> bool:
     return is_trained and prepared.hides_modules
 
 
-def _try_export(planned: PlannedCell, context: CellContext, trial: Trial, evidence: Evidence) -> None:
+def _try_export(planned: CellTask, context: CellContext, trial: Trial, evidence: Evidence) -> None:
     """Export, judge the file, and keep it if files are kept."""
     with scratch_folder() as scratch:
         file = _export_and_judge(planned, context, scratch / file_name(planned.cell), trial, evidence.timings)
@@ -272,7 +272,7 @@ def _try_export(planned: PlannedCell, context: CellContext, trial: Trial, eviden
 
 
 def _export_and_judge(
-    planned: PlannedCell, context: CellContext, path: Path, trial: Trial, timings: dict[str, float]
+    planned: CellTask, context: CellContext, path: Path, trial: Trial, timings: dict[str, float]
 ) -> Artifact | None:
     """Export, apply the cell's stages, and judge the last file, which is returned unless it could not be made."""
     prepared = trial.prepared
@@ -294,7 +294,7 @@ def _export_and_judge(
 
 
 def _judge_after_stages(
-    exported: Artifact, planned: PlannedCell, context: CellContext, trial: Trial, timings: dict[str, float]
+    exported: Artifact, planned: CellTask, context: CellContext, trial: Trial, timings: dict[str, float]
 ) -> Artifact | None:
     """Apply the cell's stages in order and judge the last file, which is returned unless a stage fails.
 
@@ -329,15 +329,13 @@ _Fault = tuple[str, str | None]
 """The rule that a file breaks, and the output that it is about."""
 
 
-def _first_stages(
-    files: Sequence[Artifact], planned: PlannedCell, prepared: Prepared, context: CellContext
-) -> dict[_Fault, str]:
+def _first_stages(files: Sequence[Artifact], planned: CellTask, prepared: Prepared, context: CellContext) -> dict[_Fault, str]:
     """After which step each fault appears first, of the export and all stages but the last."""
     names = [EXPORT, *(stage.name for stage in planned.stages)]
     first: dict[_Fault, str] = {}
     for count, file in enumerate(files):
         before = planned.before_stages(count)
-        shipped = context.shared.as_shipped(before, prepared, {})
+        shipped = context.shared.shipped_reference(before, prepared, {})
         with skeleton(file.path) as readable:
             judged = JudgedFile(path=readable, complete=file.path)
             judgement = judge(judged, before, shipped, context.runtimes_of(planned), {})
@@ -358,7 +356,7 @@ _REFUSED = frozenset({"stage-error", "checker", "load-error"})
 """Rules about a file that a stage could not convert, or that cannot be loaded after it."""
 
 
-def _with_chain(finding: Finding, planned: PlannedCell) -> Finding:
+def _with_chain(finding: Finding, planned: CellTask) -> Finding:
     """A finding about a stage that did not convert the file of another one; its remedy says that it got that file."""
     names = [stage.name for stage in planned.stages]
     if finding.rule not in _REFUSED or finding.introduced_by not in names[1:]:
@@ -377,14 +375,14 @@ def _warned_lines(trial: Trial) -> Collection[SourceLine]:
 
 def _judged(
     file: JudgedFile,
-    planned: PlannedCell,
+    planned: CellTask,
     prepared: Prepared,
     context: CellContext,
     timings: dict[str, float],
     trial: Trial,
 ) -> Judgement:
     """What is known about the file of a trial, with where a fault begins. Writes the inputs on which the file fails."""
-    shipped = context.shared.as_shipped(planned, prepared, timings)
+    shipped = context.shared.shipped_reference(planned, prepared, timings)
     judgement = judge(file, planned, shipped, context.runtimes_of(planned), timings)
     if judgement.signature is not None and not planned.is_lossy and _is_to_be_located(planned, judgement.findings):
         known = None if trial.evidence is None else trial.evidence.with_judgement(trial, judgement)
@@ -406,7 +404,7 @@ def _judged(
     fails_on_inputs = any(each.probe and each.severity is not Severity.NOTE for each in judgement.numbers)
     if context.failing_inputs is not None and fails_on_inputs:
         folder = context.failing_inputs / planned.cell.recipe / planned.cell.label.replace(":", "_")
-        inputs = {probe.name: probe.inputs for probe in prepared.separated.probes}  # in the types of the model
+        inputs = {probe.name: probe.inputs for probe in prepared.one_kind_per_probe.probes}  # in the types of the model
         save_failing(judgement.numbers, inputs, prepared.input_names, folder)
     return judgement
 
@@ -418,7 +416,7 @@ _LEAST_SECONDS = 5.0
 _MOST_OF_TIMEOUT = 1 / 3
 
 
-def _seconds_to_locate(planned: PlannedCell, timings: Mapping[str, float]) -> float:
+def _seconds_to_locate(planned: CellTask, timings: Mapping[str, float]) -> float:
     """How long a fault may be searched for: as long as all else took, less what the search has already taken.
 
     The search must not end the cell, whose verdict is known by then: it gets a third of the cell's time limit at most.
@@ -454,7 +452,7 @@ def _searching(context: CellContext, known: CellEvidence | None, timings: dict[s
             trial.logs.append(traceback.format_exc())
 
 
-def _is_to_be_located(planned: PlannedCell, findings: Sequence[Finding]) -> bool:
+def _is_to_be_located(planned: CellTask, findings: Sequence[Finding]) -> bool:
     """Whether a fault is searched for: one that is not expected, in a single file, on the CPU."""
     can_locate = planned.cell.gpu is None and "locate" not in planned.skip_stages and planned.recipe.run_files is None
     return can_locate and bool(unexpected_rules(findings, allow=planned.allow, expect=planned.expectations))
@@ -480,7 +478,7 @@ def _wrong_numbers(findings: Iterable[Finding]) -> list[str]:
     return sorted(broken_rules(findings) & _NUMBERS)
 
 
-def _right_with_own_weights(planned: PlannedCell, context: CellContext) -> list[Trial]:
+def _right_with_own_weights(planned: CellTask, context: CellContext) -> list[Trial]:
     """An export with the model's own weights, if that is right: the one with probe weights is wrong.
 
     If both are wrong, the second one only repeats what is known.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.matrix.plan import CellTask
 from onnx_ci.pipeline.compare.judge import Judgement
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.results.records import CellEvidence, CpuVsGpu, ExportFacts, Finding, InputDomain, OutputDrift, SkipCause
@@ -39,7 +39,7 @@ class Trial:
 class Evidence:
     """What is known so far about the cell."""
 
-    planned: PlannedCell
+    planned: CellTask
     timings: dict[str, float]
     findings: list[Finding] = field(default_factory=list)
     """Those that are about no export."""

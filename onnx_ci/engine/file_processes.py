@@ -1,8 +1,8 @@
 """The processes of recipe files, and those that work with their recipes, as the process that decides has them.
 
 Where processes are forked, a new Python imports libraries only, and the process of each recipe file is forked from it. That one
-imports its file and serves forks, in which hosts and other work with its recipes run. Where processes are spawned, each imports
-the file that it needs. What runs in these processes is in :mod:`onnx_ci.engine.recipe_file`.
+imports its file and serves forks, in which workers and other work with its recipes run. Where processes are spawned, each
+imports the file that it needs. What runs in these processes is in :mod:`onnx_ci.engine.recipe_process`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from onnx_ci.config.settings import Settings
-from onnx_ci.engine.libraries import Libraries, libraries_of, likely_exporters
-from onnx_ci.engine.recipe_file import (
+from onnx_ci.engine.preimports import Libraries, libraries_of, likely_exporters
+from onnx_ci.engine.recipe_process import (
     DECLARED,
     READY,
     WORK,
@@ -27,17 +27,17 @@ from onnx_ci.engine.recipe_file import (
     do_with_recipe,
     import_and_do,
     import_and_wait,
-    import_host,
     import_libraries,
+    import_worker,
     serve_recipes,
 )
 from onnx_ci.environment.coverage import patches_of_coverage
 from onnx_ci.environment.torch_variables import set_torch_variables
-from onnx_ci.processes.apart import processes_of
 from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.descriptors import open_channels
 from onnx_ci.processes.forked import ForkedProcesses
 from onnx_ci.processes.limits import ProcessLimits, default_jobs, process_limits
+from onnx_ci.processes.run_in_child import processes_of
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Message, Processes
 from onnx_ci.text import without_commands
@@ -187,7 +187,7 @@ class FileProcesses:
             processes = self._processes
             if not isinstance(processes, ForkedProcesses):
                 work = functools.partial(import_and_wait, *arguments)
-                processes.start(file.key, work, limits, warm_up=import_host, has_inbox=True)
+                processes.start(file.key, work, limits, warm_up=import_worker, has_inbox=True)
             elif self._are_imported:
                 work = functools.partial(serve_recipes, *arguments)
                 processes.start_from(_LIBRARIES, file.key, work, limits, can_fork=True)
@@ -314,7 +314,7 @@ class FileProcesses:
             else:
                 arguments = (file.path, self._settings, self._seconds, self._is_watched)
                 again = functools.partial(import_and_do, *arguments, start.name, start.work)
-                processes.start(key, again, start.limits, warm_up=import_host, has_inbox=True)
+                processes.start(key, again, start.limits, warm_up=import_worker, has_inbox=True)
         except (ConnectionError, TimeoutError) as error:  # it has just ended, or something keeps it from answering
             processes.stop(key)
             processes.stop(file.key)

@@ -1,4 +1,4 @@
-"""Runs cells one after another in this process: in a host, in the process of a cell, or everywhere without isolation."""
+"""Runs cells one after another in this process: in a worker, in the process of a cell, or everywhere without isolation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Self
 
 from onnx_ci.engine.cell import Announce, CellContext, Preparation, prepare_cells, run_cell
 from onnx_ci.engine.shared import Shared
-from onnx_ci.matrix.plan import CellPlan, PlannedCell
+from onnx_ci.matrix.plan import CellSpec, CellTask
 from onnx_ci.pipeline.export.exporter import Artifact
 from onnx_ci.pipeline.run.runtime import Runtime
 from onnx_ci.results.records import CellEvidence
@@ -48,21 +48,21 @@ class Engine:
         """Release what cells share."""
         self._context.shared.close()
 
-    def run(self, cells: Iterable[PlannedCell]) -> Iterator[CellEvidence]:
+    def run(self, cells: Iterable[CellTask]) -> Iterator[CellEvidence]:
         """The evidence about each cell, in order, each as soon as it is known."""
         for planned in cells:
             yield self.run_cell(planned)
 
-    def expect(self, cells: Iterable[CellPlan]) -> None:
+    def expect(self, cells: Iterable[CellSpec]) -> None:
         """Announce cells. Does nothing here; an engine with processes runs them ahead."""
 
-    def prepare(self, planned: PlannedCell, *, judges_file: bool = False) -> Preparation:
+    def prepare(self, planned: CellTask, *, judges_file: bool = False) -> Preparation:
         """Prepare what the cells of a recipe and device share; see :func:`onnx_ci.engine.cell.prepare_cells`."""
         return prepare_cells(planned, self._context_of(planned), judges_file=judges_file)
 
     def run_cell(
         self,
-        planned: PlannedCell,
+        planned: CellTask,
         artifact: Artifact | None = None,
         preparation: Preparation | None = None,
         announce: Announce | None = None,
@@ -71,7 +71,7 @@ class Engine:
         context = dataclasses.replace(self._context_of(planned), announce=announce)
         return run_cell(planned, context, artifact=artifact, preparation=preparation)
 
-    def _context_of(self, planned: PlannedCell) -> CellContext:
+    def _context_of(self, planned: CellTask) -> CellContext:
         """With what a cell is run. What other recipes' cells share is freed first."""
         group = planned.recipe.name, planned.cell.device
         if group != self._group:

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from onnx_ci.cache.verdicts import VerdictCache
-from onnx_ci.cache.watch import Seen
+from onnx_ci.cache.watch import ReadSet
 from onnx_ci.collection.discovery import (
     Catalogue,
     Found,
@@ -32,12 +32,12 @@ from onnx_ci.collection.pythonpath import add_pythonpath
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import TABLE, Settings, own_configuration
 from onnx_ci.engine.file_processes import FileProcesses
-from onnx_ci.engine.recipe_file import RecipeWork
+from onnx_ci.engine.recipe_process import RecipeWork
 from onnx_ci.environment.libraries import is_library_file
-from onnx_ci.matrix.plan import CellPlan, Matrix, PlannedCell, plan, with_recipe
+from onnx_ci.matrix.plan import CellSpec, CellTask, Matrix, plan, with_recipe
 from onnx_ci.matrix.scope import RecipeScope, scope_of, unmatched
-from onnx_ci.processes.apart import messages_of, must_start
 from onnx_ci.processes.limits import ProcessLimits
+from onnx_ci.processes.run_in_child import messages_of, must_start
 from onnx_ci.processes.supervisor import LAST, Death, Message
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Problem, SettingSource
@@ -134,9 +134,9 @@ class Recipes:
         entry = self._objects.get(name)
         return None if entry is None else entry.recipe
 
-    def completed(self, planned: CellPlan) -> CellPlan:
+    def completed(self, planned: CellSpec) -> CellSpec:
         """A cell with its recipe, if this process has it."""
-        if isinstance(planned, PlannedCell):
+        if isinstance(planned, CellTask):
             return planned
         recipe = self.recipe_here(planned.cell.recipe)
         return planned if recipe is None else with_recipe(planned, recipe, self.settings)
@@ -223,7 +223,7 @@ class Recipes:
         try:
             scopes: tuple[RecipeScope, ...] = from_json(tuple[RecipeScope, ...], answer["scopes"])
             problems: tuple[Problem, ...] = from_json(tuple[Problem, ...], answer["problems"])
-            seen = None if answer["seen"] is None else Seen.from_json(answer["seen"])
+            seen = None if answer["seen"] is None else ReadSet.from_json(answer["seen"])
         except (ValueError, LookupError, TypeError) as error:
             message = f"cannot be imported: its process does not say what it declares ({error})"
             return (), [Problem(source=source, message=message, file=None, line=None)]

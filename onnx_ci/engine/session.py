@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from onnx_ci.baseline.check import Baselines
 from onnx_ci.cache.verdicts import VerdictCache
-from onnx_ci.cache.watch import Seen
+from onnx_ci.cache.watch import ReadSet
 from onnx_ci.config.settings import Settings, check_writable
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.environment.git import revision_of
 from onnx_ci.environment.packages import require_plugins
 from onnx_ci.environment.versions import bug_in_words, require_runtime, versions
 from onnx_ci.errors import ConfigurationError, UnwrittenError, describe_exception
-from onnx_ci.matrix.plan import CellPlan, Matrix, cells_in_shard, in_shard
+from onnx_ci.matrix.plan import CellSpec, Matrix, cells_in_shard, in_shard
 from onnx_ci.matrix.shards import Durations, recorded_durations
 from onnx_ci.processes.clock import CLOCK
-from onnx_ci.processes.endings import endings_as_interrupts
+from onnx_ci.processes.signals import endings_as_interrupts
 from onnx_ci.results.files import write_json, write_text
 from onnx_ci.results.journal import Journal
 from onnx_ci.results.records import Cell, CellEvidence, CellResult, Exclusion, Problem, Status
@@ -36,8 +36,8 @@ from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import decide
 
 if TYPE_CHECKING:
-    from onnx_ci.engine.hosts import IsolatedEngine
     from onnx_ci.engine.one_process import Engine
+    from onnx_ci.engine.scheduler import IsolatedEngine
     from onnx_ci.pipeline.export.exporter import Artifact
 
 _Entry = TypeVar("_Entry", Problem, Exclusion)
@@ -91,7 +91,7 @@ class Session:
         self._recipes, self._cache = recipes, cache
         self._started = CLOCK.perf_counter()
         self._engine: Engine | IsolatedEngine | None = None
-        self._planned: dict[str, CellPlan] = {}
+        self._planned: dict[str, CellSpec] = {}
         self._is_planned = False
         self._expected: dict[str, None] = {}
         self._results: dict[str, CellResult] = {}
@@ -152,7 +152,7 @@ class Session:
         shard = self.settings.shard
         return frozenset(cells) if shard is None else cells_in_shard(cells, shard, self.durations)
 
-    def expect(self, planned: Iterable[CellPlan]) -> None:
+    def expect(self, planned: Iterable[CellSpec]) -> None:
         """Announce the cells that this process will judge, so that they can run ahead.
 
         Raises:
@@ -164,7 +164,7 @@ class Session:
             for planned_cell in self._planned.values():
                 self._look_up(planned_cell)
 
-    def _look_up(self, planned: CellPlan) -> None:
+    def _look_up(self, planned: CellSpec) -> None:
         """Take over the verdict on a cell from the cache, or note why there is none."""
         cached = None if self._cache is None else self._cache.verdict(planned.cell)
         if isinstance(cached, str):
@@ -225,7 +225,7 @@ class Session:
     def engine(self) -> Engine | IsolatedEngine:
         """The engine, created when it is first used, because it imports torch."""
         if self._engine is None:
-            from onnx_ci.engine.hosts import open_engine
+            from onnx_ci.engine.scheduler import open_engine
 
             self._engine = open_engine(
                 self.settings,
@@ -244,7 +244,7 @@ class Session:
         for planned in self._planned.values():
             yield self.judge(planned)
 
-    def judge(self, planned: CellPlan, artifact: Artifact | None = None) -> CellResult:
+    def judge(self, planned: CellSpec, artifact: Artifact | None = None) -> CellResult:
         """Run one cell and decide its verdict. Errors in the cell are not raised.
 
         Args:
@@ -266,7 +266,7 @@ class Session:
         self.add(result)
         return result
 
-    def _keep(self, evidence: CellEvidence, seen: Seen | None) -> None:
+    def _keep(self, evidence: CellEvidence, seen: ReadSet | None) -> None:
         """Record a result as soon as it arrives, in any order: the run may be stopped before its turn."""
         if self._cache is not None and seen is not None:
             self._cache.keep(evidence, seen, _digest_of_model(evidence))
@@ -275,7 +275,7 @@ class Session:
             self._ahead[evidence.cell.id] = self._decide(planned, evidence, is_given=False)
             self.add(self._ahead[evidence.cell.id])
 
-    def _decide(self, planned: CellPlan, evidence: CellEvidence, *, is_given: bool) -> CellResult:
+    def _decide(self, planned: CellSpec, evidence: CellEvidence, *, is_given: bool) -> CellResult:
         """The verdict on a cell, including the findings of its baseline."""
         evidence = dataclasses.replace(evidence, line=planned.line, why_run=self._whys.get(planned.cell.id, ""))
         expect = planned.expectations

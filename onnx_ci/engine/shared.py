@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, field
 
-from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.matrix.plan import CellTask
 from onnx_ci.pipeline.model.live_model import PrepareError, SkippedByRecipeError
-from onnx_ci.pipeline.post_export.as_shipped import AsShipped
+from onnx_ci.pipeline.post_export.shipped_reference import ShippedReference
 from onnx_ci.pipeline.prepare.prepare import Prepared, Weights, prepare
 from onnx_ci.processes.capture import timed
 
@@ -19,7 +19,7 @@ class _Shipped:
     prepared: Prepared
     stages: int
     """After how many of the recipe's stages."""
-    as_shipped: AsShipped
+    shipped_reference: ShippedReference
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Shared:
         for change in reversed(changes):
             change.undo()
 
-    def prepared(self, planned: PlannedCell, weights: Weights, timings: dict[str, float]) -> Prepared:
+    def prepared(self, planned: CellTask, weights: Weights, timings: dict[str, float]) -> Prepared:
         """The recipe of a cell, ready for an export.
 
         Args:
@@ -66,7 +66,7 @@ class Shared:
             raise outcome
         return outcome
 
-    def as_shipped(self, planned: PlannedCell, prepared: Prepared, timings: dict[str, float]) -> AsShipped:
+    def shipped_reference(self, planned: CellTask, prepared: Prepared, timings: dict[str, float]) -> ShippedReference:
         """What the file of a cell is compared with: ``prepared``, in units of the rounding of the cell's stages.
 
         Args:
@@ -76,8 +76,8 @@ class Shared:
         """
         for shipped in self._shipped:
             if shipped.prepared is prepared and shipped.stages == len(planned.stages):
-                return shipped.as_shipped
+                return shipped.shipped_reference
         with timed("rounding", timings) if planned.is_lossy else contextlib.nullcontext():
-            as_shipped = AsShipped.of(prepared, planned.stages, planned.drift_limit)
-        self._shipped.append(_Shipped(prepared=prepared, stages=len(planned.stages), as_shipped=as_shipped))
-        return as_shipped
+            shipped_reference = ShippedReference.of(prepared, planned.stages, planned.drift_limit)
+        self._shipped.append(_Shipped(prepared=prepared, stages=len(planned.stages), shipped_reference=shipped_reference))
+        return shipped_reference

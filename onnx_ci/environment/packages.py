@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_ci.environment.nvidia import newest_cuda
-from onnx_ci.environment.plugins import EXPORTERS, KINDS, RUNTIMES, check_names
+from onnx_ci.environment.plugins import EXPORTERS, OF_CELLS, RUNTIMES, check_names
 from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS, version_of
 from onnx_ci.errors import EnvironmentLacksError, OnnxCiError, first_line, message_of
 from onnx_ci.processes.supervisor import how_it_ended
@@ -229,7 +229,7 @@ def require_plugins(exporters: Iterable[str], runtimes: Iterable[str]) -> None:
 
 def _plugin(group: str, name: str) -> dict[str, Any]:
     try:
-        KINDS[group].load(name)
+        OF_CELLS[group].load(name)
     except OnnxCiError as error:
         return {"problem": str(error)}
     return {}

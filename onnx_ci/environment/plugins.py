@@ -1,4 +1,4 @@
-"""Exporters, runtimes and post-export stages by name: ours, and those that installed packages add as entry points.
+"""Exporters, runtimes, post-export stages and commands by name: ours, and those that installed packages add as entry points.
 
 Ours stand in a table in the form of entry points, so all of them are loaded in the same way. The entry points of installed
 packages are read when a name is not one of ours, and at the beginning of a run, because names must be unique. That reads the
@@ -11,7 +11,7 @@ import functools
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -53,8 +53,9 @@ class PluginKind(Collection[str]):
     """Whether entry points name a class, which is called without arguments; otherwise they name the object itself."""
     ours: Mapping[str, str]
     """The ones of onnx-ci by name, in the form of entry points: ``module:object``."""
-    versioned: Collection[str] = ()
-    """Those of which another version than the installed one can be named: ``onnxruntime@1.18``."""
+    versioned: Mapping[str, str] = field(default_factory=dict)
+    """Those that can be named with another version than the installed one, such as ``onnxruntime@1.18``, each with the class
+    that is called with the version, in the form of an entry point."""
 
     def __contains__(self, name: object) -> bool:
         if isinstance(name, str) and version_in_name(name):
@@ -104,6 +105,10 @@ class PluginKind(Collection[str]):
             raise EnvironmentLacksError(f"the {self.noun} {name!r} of {_package_of(entry)} {lacks}; {_PAGE}")
         return plugin
 
+    def versioned_class(self, name: str) -> Any:
+        """What loads another version of ``name``, which names one: a class whose ``install`` makes versions usable here."""
+        return EntryPoint(name, self.versioned[base_name(name)], self.group).load()
+
     def load_error(self, name: str, problem: str) -> EnvironmentLacksError:
         """The error that what a name stands for cannot be loaded."""
         plugin = f"the {self.noun} {name!r} of {_package_of(self._entry(name))}"
@@ -127,7 +132,7 @@ RUNTIMES = PluginKind(
         "reference": "onnx_ci.pipeline.run.onnx_reference:ReferenceRuntime",
         "openvino": "onnx_ci.pipeline.run.openvino:OpenVinoRuntime",
     },
-    versioned=("onnxruntime",),
+    versioned={"onnxruntime": "onnx_ci.tools.versions.other_version:OtherOnnxRuntime"},
 )
 
 EXPORTERS = PluginKind(
@@ -159,8 +164,31 @@ STAGES = PluginKind(
     },
 )
 
-KINDS: Mapping[str, PluginKind] = {kind.group: kind for kind in (RUNTIMES, EXPORTERS, STAGES)}
-"""The kinds of plug-ins by the group of their entry points."""
+COMMANDS = PluginKind(
+    noun="command",
+    group="onnx_ci.commands",
+    shape="a click command",
+    members=("main", "get_short_help_str"),
+    is_class=False,
+    ours={
+        "run": "onnx_ci.cli.run:run",
+        "list": "onnx_ci.cli.list:list_cells",
+        "why": "onnx_ci.cli.why:why",
+        "verify": "onnx_ci.cli.verify:verify",
+        "check": "onnx_ci.cli.check:check",
+        "baseline": "onnx_ci.cli.baseline:baseline",
+        "report": "onnx_ci.cli.report:show_report",
+        "matrix": "onnx_ci.cli.matrix:print_matrix",
+        "rules": "onnx_ci.cli.rules:rules",
+        "cache": "onnx_ci.cli.cache:show_cache",
+        "config": "onnx_ci.cli.config:config",
+    },
+)
+"""The commands of the gate, in the order of the help. Those of the tools are entry points, like any other package's."""
+
+OF_CELLS: Mapping[str, PluginKind] = {kind.group: kind for kind in (RUNTIMES, EXPORTERS, STAGES)}
+"""The kinds of plug-ins that can affect a verdict, by the group of their entry points."""
+_KINDS = {**OF_CELLS, COMMANDS.group: COMMANDS}
 
 
 def _package_of(entry: EntryPoint) -> str:
@@ -170,7 +198,8 @@ def _package_of(entry: EntryPoint) -> str:
 
 def plugin_versions() -> dict[str, str]:
     """The versions of the packages that add plug-ins, by name."""
-    return {entry.dist.name: entry.dist.version for entry in _installed(tuple(sys.path)) if entry.dist is not None}
+    installed = (entry for entry in _installed(tuple(sys.path)) if entry.group in OF_CELLS)
+    return {entry.dist.name: entry.dist.version for entry in installed if entry.dist is not None}
 
 
 def check_names() -> None:
@@ -186,7 +215,7 @@ def check_names() -> None:
 def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     """The entry points of all groups that are installed on ``path``, which is :data:`sys.path`."""
     entries = entry_points()
-    return tuple(entry for group in KINDS for entry in entries.select(group=group))
+    return tuple(entry for group in _KINDS for entry in entries.select(group=group))
 
 
 @functools.lru_cache(maxsize=4)
@@ -194,7 +223,7 @@ def _checked(path: tuple[str, ...]) -> Mapping[tuple[str, str], EntryPoint]:
     """The entry points by group and name. The errors are those of :func:`check_names`."""
     checked: dict[tuple[str, str], EntryPoint] = {}
     for entry in _installed(path):
-        kind = KINDS[entry.group]
+        kind = _KINDS[entry.group]
         adds = f"{_package_of(entry)} adds the {kind.noun} {entry.name!r}"
         if not re.fullmatch(NAME, entry.name):
             rule = "a name begins with a letter and has letters, digits, - and _ only"

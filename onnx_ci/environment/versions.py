@@ -7,7 +7,7 @@ import importlib.util
 import platform
 from collections.abc import Mapping, Sequence
 
-from onnx_ci.environment.plugins import plugin_versions, version_in_name
+from onnx_ci.environment.plugins import RUNTIMES, plugin_versions, version_in_name
 from onnx_ci.errors import EnvironmentLacksError
 
 RUNTIME_DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu")
@@ -71,7 +71,5 @@ def require_runtime(runtimes: Sequence[str] | None = None) -> None:
         raise EnvironmentLacksError("; ".join(missing))
     if "openvino" in (runtimes or ()) and importlib.util.find_spec("openvino") is None:
         raise EnvironmentLacksError("OpenVINO is requested but not installed; install onnx-ci[openvino]")
-    if others := [*filter(None, map(version_in_name, runtimes or ()))]:
-        from onnx_ci.environment.other_runtimes import install_runtimes  # the action runs with nothing installed
-
-        install_runtimes(others)
+    for name in filter(version_in_name, runtimes or ()):
+        RUNTIMES.versioned_class(name).install(version_in_name(name))

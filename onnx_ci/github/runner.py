@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from onnx_ci.processes.capture import ESCAPES
-from onnx_ci.processes.endings import endings_as_interrupts
+from onnx_ci.processes.signals import endings_as_interrupts
 from onnx_ci.report.markup import fitting, size_of
 
 SUMMARY_LIMIT = 1024 * 1024

@@ -78,7 +78,7 @@ class InputFiles:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellPlan:
+class CellSpec:
     """A cell, and what the process that decides needs to run it and to decide on its evidence: plain values.
 
     The recipe's own timeout takes precedence over the settings. Both can allow rules.
@@ -106,7 +106,7 @@ class CellPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedCell(CellPlan):
+class CellTask(CellSpec):
     """A cell with its recipe, in the process that runs it, and the values that apply to it.
 
     The recipe's own limits take precedence over the settings. The runtimes are those that the settings request and the recipe
@@ -147,7 +147,7 @@ class PlannedCell(CellPlan):
         lossy = [stage.max_drift or LOSSY_MAX_DRIFT for stage in self.stages if stage.lossy]
         return DriftLimit(default=max(lossy)) if lossy else self.max_drift
 
-    def before_stages(self, count: int) -> PlannedCell:
+    def before_stages(self, count: int) -> CellTask:
         """The cell of the file after only ``count`` of the stages."""
         return replace(self, cell=replace(self.cell, stage=self.stages[count - 1].name if count else None))
 
@@ -156,7 +156,7 @@ class PlannedCell(CellPlan):
 class Matrix:
     """The cells of a run, in order."""
 
-    cells: tuple[CellPlan, ...]
+    cells: tuple[CellSpec, ...]
     exclusions: tuple[Exclusion, ...]
     """The cells that the settings request and the recipes exclude."""
 
@@ -165,10 +165,10 @@ def plan(recipes: Iterable[RecipeScope | Found], settings: Settings) -> Matrix:
     """Every cell that the recipes and the settings both allow: recipe by recipe, then device, opset, exporter, stage.
 
     Args:
-        recipes: the recipes, or only what they declare. The cells of a recipe are :class:`PlannedCell`.
+        recipes: the recipes, or only what they declare. The cells of a recipe are :class:`CellTask`.
         settings: the settings.
     """
-    cells: list[CellPlan] = []
+    cells: list[CellSpec] = []
     exclusions: list[Exclusion] = []
     for recipe in recipes:
         scope = recipe if isinstance(recipe, RecipeScope) else scope_of(recipe, settings)
@@ -180,11 +180,11 @@ def plan(recipes: Iterable[RecipeScope | Found], settings: Settings) -> Matrix:
     return Matrix(cells=tuple(cells), exclusions=tuple(exclusions))
 
 
-def plan_of(cell: Cell, scope: RecipeScope, settings: Settings) -> CellPlan:
+def plan_of(cell: Cell, scope: RecipeScope, settings: Settings) -> CellSpec:
     """``cell`` with the values that the process that decides needs."""
     weights = "trained" if settings.weights_for(scope.name) is not None else scope.weights
     folder = settings.root if settings.origins["inputs"].source is SettingSource.PROJECT_FILE else working_directory()
-    return CellPlan(
+    return CellSpec(
         cell=cell,
         allow=tuple(dict.fromkeys((*scope.allow, *settings.allow))),
         expectations=scope.expectations(cell),
@@ -198,12 +198,12 @@ def plan_of(cell: Cell, scope: RecipeScope, settings: Settings) -> CellPlan:
     )
 
 
-def with_recipe(planned: CellPlan, recipe: Recipe, settings: Settings) -> PlannedCell:
+def with_recipe(planned: CellSpec, recipe: Recipe, settings: Settings) -> CellTask:
     """A cell with its recipe and the values that apply to it."""
     of_recipe = InputFiles(folder=str(Path(recipe.file).absolute().parent), patterns=recipe.inputs)
     declares_tolerance = recipe.rtol is not None or recipe.atol is not None
-    return PlannedCell(
-        **{field.name: getattr(planned, field.name) for field in dataclasses.fields(CellPlan)},
+    return CellTask(
+        **{field.name: getattr(planned, field.name) for field in dataclasses.fields(CellSpec)},
         recipe=recipe,
         max_drift=DriftLimit(
             default=recipe.max_drift if isinstance(recipe.max_drift, (int, float)) else settings.max_drift,
@@ -219,12 +219,12 @@ def with_recipe(planned: CellPlan, recipe: Recipe, settings: Settings) -> Planne
     )
 
 
-def without_recipe(planned: CellPlan) -> CellPlan:
+def without_recipe(planned: CellSpec) -> CellSpec:
     """A cell without its recipe: what can be sent to another process."""
-    return CellPlan(**{field.name: getattr(planned, field.name) for field in dataclasses.fields(CellPlan)})
+    return CellSpec(**{field.name: getattr(planned, field.name) for field in dataclasses.fields(CellSpec)})
 
 
-def plan_cell(cell: Cell, recipe: Recipe, settings: Settings) -> PlannedCell:
+def plan_cell(cell: Cell, recipe: Recipe, settings: Settings) -> CellTask:
     """A cell of a recipe that this process has, with the values that apply to it."""
     scope = scope_of(Found(recipe, cell.source), settings)
     return with_recipe(plan_of(cell, scope, settings), recipe, settings)

@@ -20,7 +20,7 @@ from typing import NoReturn, Protocol
 from onnx_ci.errors import OnnxCiError, first_line
 from onnx_ci.processes.allocator import keep_freed_memory
 from onnx_ci.processes.capture import keep_output
-from onnx_ci.processes.endings import end_with_parent
+from onnx_ci.processes.signals import end_with_parent
 from onnx_ci.processes.supervisor import RAISED, Message
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h

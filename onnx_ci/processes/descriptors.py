@@ -51,7 +51,7 @@ def fill_standard_descriptors() -> None:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
 
 
-def lead_nowhere(*descriptors: int) -> None:
+def point_at_devnull(*descriptors: int) -> None:
     """Replace open files by the null device. If they were closed, their numbers would soon belong to other files."""
     with Path(os.devnull).open("r+b", buffering=0) as nothing:
         for descriptor in descriptors:

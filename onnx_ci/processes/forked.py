@@ -32,9 +32,9 @@ import psutil
 from onnx_ci.processes.allocator import share_one_heap
 from onnx_ci.processes.child import Line, new_python, settle, temporary_folder, work_to_the_end
 from onnx_ci.processes.clock import CLOCK
-from onnx_ci.processes.descriptors import Channel, lead_nowhere
-from onnx_ci.processes.endings import end_with_parent
+from onnx_ci.processes.descriptors import Channel, point_at_devnull
 from onnx_ci.processes.limits import ProcessLimits
+from onnx_ci.processes.signals import end_with_parent
 from onnx_ci.processes.starter import Starter
 from onnx_ci.processes.supervisor import GRACE, Message, Processes, Work, new_token, resident
 
@@ -477,7 +477,7 @@ class ForkServer:
             foreign=(self._control.fileno(),),
         )
         share_one_heap()
-        return self._starter.do(functools.partial(_fork, life.live_guarded if request.can_fork else life.live))
+        return self._starter.do(functools.partial(_fork, life.run_behind_guard if request.can_fork else life.live))
 
     def _send(self, message: Message) -> None:
         self._control.sendall(json.dumps(message).encode())
@@ -521,7 +521,7 @@ def main() -> None:
     folder = Path(os.environ["TMPDIR"])
     token = os.environ.pop(_TOKEN).encode()
     control, line = socket.socket(fileno=os.dup(0)), os.dup(1)
-    lead_nowhere(0)
+    point_at_devnull(0)
     settle(folder, os.dup(2))
     to_supervisor = Line(line, token)
     work_to_the_end(to_supervisor, functools.partial(_do_pickled, folder / _WORK, to_supervisor.send, ForkServer(control)))
@@ -557,7 +557,7 @@ class _Life:
     has_session: bool = True
     """Whether it begins a session of its own, by which all processes are found that it starts."""
 
-    def live_guarded(self) -> NoReturn:
+    def run_behind_guard(self) -> NoReturn:
         """Do the work in a fork of this process, and end as the fork ends.
 
         Nothing else depends on this process. So a recipe file that kills its parent kills only itself.
@@ -589,7 +589,7 @@ class _Life:
         settle(self.folder, self.output)
         if os.getppid() != self.parent:
             os._exit(1)  # the parent died before the system was asked to kill this process with it
-        lead_nowhere(0, *self.foreign)
+        point_at_devnull(0, *self.foreign)
         arguments: list[object] = [self.line.send]
         if self.inbox is not None:
             arguments.append(ForkedInbox(self.inbox))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from onnx_ci.processes.child import Line, settle, work_to_the_end
-from onnx_ci.processes.descriptors import lead_nowhere
+from onnx_ci.processes.descriptors import point_at_devnull
 from onnx_ci.processes.spawned import LENGTH, Task
 from onnx_ci.processes.supervisor import BEGUN, Message, resident
 
@@ -36,7 +36,7 @@ def main() -> None:
     sent: _Sent = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(os.fdopen(os.dup(0), "rb"), sent), name="onnx-ci inbox", daemon=True).start()
     line = os.dup(1)
-    lead_nowhere(0)
+    point_at_devnull(0)
     settle(folder, os.dup(2))
     task: Task = pickle.loads(sent.get())
     to_supervisor = Line(line, task.token)

@@ -29,9 +29,9 @@ from onnx_ci.environment.coverage import patches_of_coverage
 from onnx_ci.environment.torch_variables import set_torch_variables
 from onnx_ci.environment.versions import versions
 from onnx_ci.errors import OnnxCiError, UnwrittenError
-from onnx_ci.matrix.plan import CellPlan
+from onnx_ci.matrix.plan import CellSpec
 from onnx_ci.matrix.scope import RecipeScope
-from onnx_ci.processes.endings import end_with_parent
+from onnx_ci.processes.signals import end_with_parent
 from onnx_ci.pytest_plugin.output import outlast_output
 from onnx_ci.report.causes import shared_failures
 from onnx_ci.report.nothing_ran import why_nothing_ran
@@ -155,7 +155,7 @@ class Run:
         """Those whose recipes are known."""
         self._other_files: set[Path] = set()
         """The files there that other plugins collect."""
-        self._planned: dict[str, CellPlan] = {}
+        self._planned: dict[str, CellSpec] = {}
         """The cells of the collected recipe files, by id."""
         self._measured_patches: set[str] | None = None
         """What coverage.py patches; ``None`` if it does not measure this process."""
@@ -186,14 +186,14 @@ class Run:
         arguments = (argument.partition("::")[0] for argument in self.config.args)
         return [Path(os.path.abspath(self.config.invocation_params.dir / each)) for each in arguments]  # noqa: PTH100
 
-    def collect(self, path: Path, *, is_named: bool) -> tuple[list[tuple[RecipeScope, list[CellPlan]]], list[Problem]]:
+    def collect(self, path: Path, *, is_named: bool) -> tuple[list[tuple[RecipeScope, list[CellSpec]]], list[Problem]]:
         """The recipes of a file with their cells, and the problems with the file."""
         scopes, problems = self.recipes.add([path], named=[path] if is_named else [])
         self._collected.add(path)
         matrix = self.recipes.plan(scope.name for scope in scopes)
         self.session.add_exclusions(matrix.exclusions)
         self._planned |= {planned.cell.id: planned for planned in matrix.cells}
-        by_recipe: dict[str, list[CellPlan]] = {scope.name: [] for scope in scopes}
+        by_recipe: dict[str, list[CellSpec]] = {scope.name: [] for scope in scopes}
         for planned in matrix.cells:
             by_recipe[planned.cell.recipe].append(planned)
         return [(scope, by_recipe[scope.name]) for scope in scopes], problems
@@ -475,7 +475,7 @@ class RecipeFile(pytest.File):
 class RecipeNode(pytest.Collector):
     """A recipe and its cells."""
 
-    def __init__(self, *, scope: RecipeScope, cells: Sequence[CellPlan], **kwargs: Any) -> None:
+    def __init__(self, *, scope: RecipeScope, cells: Sequence[CellSpec], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.scope, self.cells = scope, cells
         self.extra_keyword_matches.update(scope.tags)

@@ -15,8 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from onnx_ci.baseline.changes import Limits, in_bytes
-from onnx_ci.baseline.history import Moment, Series, series, series_of, steps
+from onnx_ci.baseline.changes import in_bytes
 from onnx_ci.report.causes import Cause, CommonCause, baseline_changes, by_remedy, causes_of, common_causes, shared_failures
 from onnx_ci.report.comparison import Comparison, Movement, moved_rows, verdict_in_words
 from onnx_ci.report.environments import blame, gathered
@@ -24,7 +23,6 @@ from onnx_ci.report.excerpt import excerpt
 from onnx_ci.report.grid import Grid, Row, grid
 from onnx_ci.report.node_picture import node_picture
 from onnx_ci.report.plot import plot
-from onnx_ci.report.sparkline import trend
 from onnx_ci.report.templates import asset, fill, shade
 from onnx_ci.report.text import cause_in_short, count_line, duration, reasons, sentence
 from onnx_ci.results.records import Cell, CellResult, Severity
@@ -49,26 +47,9 @@ _VERSIONS = ("torch", "onnx", "onnxruntime", "onnxruntime-gpu", "onnx-ci", "pyth
 
 
 @dataclass(frozen=True, kw_only=True)
-class Past:
-    """The baselines over the commits, and the limits beyond which they count as changed."""
-
-    moments: Sequence[Moment]
-    limits: Limits
-
-    @property
-    def in_words(self) -> str:
-        """``12 commits, 2026-01-03 to 2026-11-20``."""
-        dates = [each.date for each in self.moments if each.date]
-        commits = count(len(dates), "commit")
-        return f"{commits}, {dates[0]} to {dates[-1]}" if len(dates) > 1 else commits
-
-
-@dataclass(frozen=True, kw_only=True)
 class Context:
     """What a page shows besides the report itself."""
 
-    past: Past | None = None
-    """The baselines over the commits."""
     since: Comparison | None = None
     """What moved since an earlier run."""
     since_name: str = ""
@@ -124,7 +105,6 @@ def render(report: RunReport, repeat: Callable[[Cell], str], context: Context = 
             "grid": _grid(table, report, anchors, context.since),
             "baseline": baseline_changes(report.cells),
             "drift": plot(table),
-            "history": _history(context.past) if context.past else None,
             "rules": _rules(report.cells),
             "times": _times(report.cells, anchors),
             "setup": report if report.environment or report.settings else None,
@@ -133,22 +113,6 @@ def render(report: RunReport, repeat: Callable[[Cell], str], context: Context = 
         style=asset("page.css"),
         script=asset("page.js"),
         bodies=base64.b64encode(zlib.compress(json.dumps(packed).encode(), 9)).decode(),
-    )
-    return str(page)
-
-
-def render_history(past: Past) -> str:
-    """The baselines over the commits as a page of its own, which needs no script."""
-    page = fill(
-        "page.html.jinja",
-        verdict="history",
-        counts=past.in_words,
-        run={},
-        skip="history",
-        sections={"history": _history(past)},
-        style=asset("page.css"),
-        script="",
-        bodies="",
     )
     return str(page)
 
@@ -295,24 +259,6 @@ def _measures(result: CellResult) -> str:
     return ", ".join(filter(None, [drift, size, time]))
 
 
-def _history(past: Past) -> dict[str, object]:
-    """A row of small pictures for each recipe, and the changes of each commit."""
-    titles = [each.title for each in past.moments]
-    return {
-        "rows": [_trends(each, titles) for each in series(past.moments)],
-        "commits": [(moment.title, [*moment.problems, *lines]) for moment, lines in steps(past.moments, past.limits)],
-    }
-
-
-def _trends(series: Series, titles: Sequence[str]) -> dict[str, str]:
-    return {
-        "title": series.title,
-        "drift": trend(series.drift, titles, "{:.3g}".format, is_log=True),
-        "file_bytes": trend(series.file_bytes, titles, in_bytes),
-        "operators": trend(series.operators, titles, "{:.0f}".format),
-    }
-
-
 def _rules(results: Sequence[CellResult]) -> list[tuple[Severity, str, int]]:
     """The rules that cells break, each with the number of cells, errors first."""
     cells = Counter(rule for result in results for rule in {(f.severity, f.rule): None for f in result.findings})
@@ -378,7 +324,6 @@ def _details(result: CellResult, command: str, alike: Sequence[tuple[str, str]],
         alike=alike,
         command=command,
         facts=facts,
-        accepted=_accepted(result, context.past),
     )
 
 
@@ -399,16 +344,6 @@ def _is_file_in(directory: Path, name: str) -> bool:
         return path.is_relative_to(directory.resolve()) and path.is_file()
     except (OSError, ValueError):  # no file can have this name
         return False
-
-
-def _accepted(result: CellResult, past: Past | None) -> dict[str, str] | None:
-    """What was accepted for a failing cell over the commits, as pictures; ``None`` if nothing was recorded for it."""
-    if past is None or not result.status.is_bad or result.cell.stage is not None:  # baselines are of the exporter's own file
-        return None
-    accepted = series_of(result.cell, past.moments)
-    if all(size is None for size in accepted.file_bytes):
-        return None
-    return _trends(accepted, [moment.title for moment in past.moments])
 
 
 def _picture(cause: Cause) -> tuple[str, str]:

@@ -29,16 +29,19 @@ BEYOND = "p4"
 """The shade of a cell that passes although its drift is over the limit, because its recipe sets tolerances of its own."""
 
 
-def fill(name: str, **values: object) -> Markup:
-    """The template ``name`` with ``values``, as markup that other templates do not escape again."""
+def fill(name: str, package: str = "onnx_ci.report", **values: object) -> Markup:
+    """The template ``name`` of ``package`` with ``values``, as markup that other templates do not escape again.
+
+    Templates of other packages than this one can use those of this one.
+    """
     from markupsafe import Markup
 
-    return Markup(environment().get_template(name).render(values))  # noqa: S704 - the template has escaped every value
+    return Markup(environment(package).get_template(name).render(values))  # noqa: S704 - the template has escaped every value
 
 
-def asset(name: str) -> str:
-    """The text of a file beside the templates."""
-    return importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+def asset(name: str, package: str = "onnx_ci.report") -> str:
+    """The text of a file beside the templates of ``package``."""
+    return importlib.resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def shade(result: CellResult) -> str:
@@ -55,12 +58,12 @@ def _digest(source: str) -> str:
 
 
 @functools.cache
-def environment() -> Environment:
-    """The templates of this package, and how their values are shown."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+def environment(package: str = "onnx_ci.report") -> Environment:
+    """The templates of ``package`` and of this one, and how their values are shown."""
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader(__package__, ""),
+        loader=ChoiceLoader([PackageLoader(name, "") for name in dict.fromkeys((package, __package__))]),
         auto_reload=False,
         autoescape=True,
         finalize=_shown,

@@ -17,7 +17,7 @@ import onnx_ci
 from onnx_ci import Status
 from onnx_ci.collection.discovery import Found
 from onnx_ci.config.settings import load_settings
-from onnx_ci.engine.hosts import open_engine
+from onnx_ci.engine.scheduler import open_engine
 from onnx_ci.environment.versions import version_of
 from onnx_ci.matrix.plan import plan
 from onnx_ci.pipeline.export import preload

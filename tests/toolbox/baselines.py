@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from onnx_ci.baseline.file import Baseline, Place, as_text, read
-from onnx_ci.baseline.history import Moment
+from onnx_ci.tools.history.history import Moment
 
 SKETCH = {"tensors": 1, "values": 4, "layout": "00000000", "norm": 1.0, "projections": [1.0, 2.0]}
 

@@ -24,7 +24,7 @@ import onnx_ci
 from onnx_ci.baseline.check import Baselines
 from onnx_ci.cache.folder import VERDICT
 from onnx_ci.cache.verdicts import VerdictCache
-from onnx_ci.cache.watch import Seen
+from onnx_ci.cache.watch import ReadSet
 from onnx_ci.cli.main import main
 from onnx_ci.collection.pythonpath import add_pythonpath
 from onnx_ci.config.settings import load_settings
@@ -216,8 +216,8 @@ def _kept() -> dict[str, tuple[str, bytes]]:
         cache = _cache_in(Path(folder))
         assert cache.recipes(CELL.source) is None
         assert isinstance(cache.verdict(CELL), str)
-        cache.keep_recipes(CELL.source, SCOPES, Seen())
-        cache.keep(_evidence(), Seen(), "")
+        cache.keep_recipes(CELL.source, SCOPES, ReadSet())
+        cache.keep(_evidence(), ReadSet(), "")
         cache.close()
         assert cache.notes == []
         files = list(Path(folder, "kept").glob("*.json"))
@@ -244,7 +244,7 @@ def _answers(kind: str, content: bytes, folder: Path) -> tuple[object, CellEvide
     for each, (name, right) in _kept().items():
         (folder / "kept" / name).write_bytes(content if each == kind else right)
     answers = cache.recipes(CELL.source), cache.verdict(CELL)
-    cache.keep(_evidence(), Seen(), "")
+    cache.keep(_evidence(), ReadSet(), "")
     cache.close()
     assert cache.notes == []
     name, right = _kept()["verdict"]

@@ -38,7 +38,7 @@ def at_precision_of_file(prepared: Prepared, path: Path, scratch: Path) -> Prepa
         return prepared
     if prepared.recipe.nondeterministic:  # random outputs are compared by their distributions, in no unit
         return dataclasses.replace(prepared, probes=tuple(probe.with_eps(precision.eps) for probe in prepared.probes))
-    prepared = prepared.separated
+    prepared = prepared.one_kind_per_probe
     make = _quantized(prepared, path, signature, precision, scratch) if precision.is_uniform else _lowered(prepared, precision)
     probes = (
         dataclasses.replace(each, refinements=(*each.refinements, functools.partial(make, each))) for each in prepared.probes

@@ -13,7 +13,7 @@ import torch
 from onnx_ci.matrix.plan import DriftLimit
 from onnx_ci.onnx_model.precision import PRECISIONS
 from onnx_ci.pipeline.compare.similarity import agreement, similarity
-from onnx_ci.pipeline.inputs.probes import EXAMPLE, EXTREME_TOLERANCE, Legality, Probe
+from onnx_ci.pipeline.inputs.probes import EXAMPLE, EXTREME_TOLERANCE, InputStatus, Probe
 from onnx_ci.pipeline.model.live_model import dtype_name, has_noise, is_float8
 from onnx_ci.pipeline.reference import runtime_rounding
 from onnx_ci.pipeline.reference.reference import spread
@@ -148,7 +148,7 @@ def _only_warns(probe: Probe, terms: Terms, *, is_finite: bool = True) -> bool:
     Args:
         is_finite: whether both sides have numbers, not NaN or infinity on one side.
     """
-    harmless = (Legality.DEGENERATE, Legality.EXTREME) if is_finite else (Legality.DEGENERATE,)
+    harmless = (InputStatus.DEGENERATE, InputStatus.EXTREME) if is_finite else (InputStatus.DEGENERATE,)
     return terms.is_traced and probe.legality in harmless
 
 
@@ -164,7 +164,7 @@ class _Output:
         self.is_exact = not has_noise(self.own)
         self.method = "exact" if self.is_exact else reference.method
         self.limit = 0.0 if self.is_exact else max_drift.of(name, dtype_name(self.own))
-        self.limit *= EXTREME_TOLERANCE if probe.legality is Legality.EXTREME else 1.0
+        self.limit *= EXTREME_TOLERANCE if probe.legality is InputStatus.EXTREME else 1.0
         self.rtol, self.atol = max_drift.tolerance_of(name, dtype_name(self.own))
         self.raw, self.got, self.exact = got, got.double(), reference.exact[position].double()
         comparable = torch.isfinite(self.own.double()) & torch.isfinite(self.exact) & reference.stable[position]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.matrix.plan import CellTask
 from onnx_ci.onnx_model import signature as onnx_signature
 from onnx_ci.onnx_model.files import files_in
 from onnx_ci.onnx_model.precision import has_int8_tensors
@@ -19,9 +19,9 @@ from onnx_ci.pipeline.compare.runtime_run import RuntimeRun, run_file
 from onnx_ci.pipeline.contract import contract
 from onnx_ci.pipeline.contract.facts import facts_of
 from onnx_ci.pipeline.contract.requirements import check_requirements
-from onnx_ci.pipeline.contract.several_files import together
+from onnx_ci.pipeline.contract.several_files import merged_signature
 from onnx_ci.pipeline.contract.weights import compare_weights
-from onnx_ci.pipeline.post_export.as_shipped import AsShipped
+from onnx_ci.pipeline.post_export.shipped_reference import ShippedReference
 from onnx_ci.pipeline.post_export.simplifiers import ort_optimized
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
@@ -70,7 +70,7 @@ class Judgement:
 
 
 def judge(
-    file: JudgedFile, planned: PlannedCell, shipped: AsShipped, runtimes: Sequence[Runtime], timings: dict[str, float]
+    file: JudgedFile, planned: CellTask, shipped: ShippedReference, runtimes: Sequence[Runtime], timings: dict[str, float]
 ) -> Judgement:
     """Judge a file. A step runs even if an earlier one found something, as long as it can, so that one run reports everything.
 
@@ -103,7 +103,7 @@ class _Inference:
 
     path: Path
     signature: Signature
-    planned: PlannedCell
+    planned: CellTask
     timings: dict[str, float]
 
     @property
@@ -121,8 +121,8 @@ def _judge_numbers(judgement: Judgement, inference: _Inference, runtimes: Sequen
     """``judgement``, with what the runtimes compute with the file."""
     prepared, device = judgement.prepared, inference.device
     runs = [inference.run(runtime, prepared, place) for runtime, place in _with_devices(runtimes, device)]
-    if any(each.fails_on_inputs for each in runs) and prepared.separated is not prepared:
-        return _judge_numbers(replace(judgement, prepared=prepared.separated), inference, runtimes)
+    if any(each.fails_on_inputs for each in runs) and prepared.one_kind_per_probe is not prepared:
+        return _judge_numbers(replace(judgement, prepared=prepared.one_kind_per_probe), inference, runtimes)
     runs, overflows = _without_overflows(runs, inference, prepared)
     if not any(each.is_deployed for each in runs):  # if only reference runtimes are requested, they decide
         runs = [replace(each, is_deployed=True) for each in runs]
@@ -146,7 +146,7 @@ def _judge_numbers(judgement: Judgement, inference: _Inference, runtimes: Sequen
     return replace(judgement, numbers=(*overflows, *numbers), outputs=outputs, cpu_vs_gpu=sides)
 
 
-def _judge_contract(file: JudgedFile, planned: PlannedCell, shipped: AsShipped, timings: dict[str, float]) -> Judgement:
+def _judge_contract(file: JudgedFile, planned: CellTask, shipped: ShippedReference, timings: dict[str, float]) -> Judgement:
     """What is wrong with a file that needs no inference."""
     prepared = shipped.prepared
     with timed("contract", timings):
@@ -161,7 +161,7 @@ def _judge_contract(file: JudgedFile, planned: PlannedCell, shipped: AsShipped, 
     return Judgement(prepared=prepared, signature=signature, contract=(*shipped.findings, *broken), facts=facts)
 
 
-def _judge_contracts(folder: Path, planned: PlannedCell, shipped: AsShipped) -> Judgement:
+def _judge_contracts(folder: Path, planned: CellTask, shipped: ShippedReference) -> Judgement:
     """What is wrong with several files that needs no inference; each message begins with the name of the file."""
     prepared, signatures, broken = shipped.prepared, [], [*shipped.findings]
     files = files_in(folder)
@@ -176,13 +176,13 @@ def _judge_contracts(folder: Path, planned: PlannedCell, shipped: AsShipped) -> 
         broken += [replace(each, message=f"{path.stem}: {each.message}") for each in of_file]
     if len(signatures) < len(files):
         return Judgement(prepared=prepared, signature=None, contract=tuple(broken))
-    whole = together(signatures, prepared)
+    whole = merged_signature(signatures, prepared)
     facts = facts_of(whole, folder, prepared)
     return Judgement(prepared=prepared, signature=whole, contract=tuple(broken), facts=facts)
 
 
 def _broken(
-    file: JudgedFile, signature: Signature, of_signature: Iterable[Finding], planned: PlannedCell, prepared: Prepared
+    file: JudgedFile, signature: Signature, of_signature: Iterable[Finding], planned: CellTask, prepared: Prepared
 ) -> list[Finding]:
     """What is wrong with a file, its signature included, that needs no inference."""
     broken = [*onnx_signature.check(file.path, signature), *of_signature]

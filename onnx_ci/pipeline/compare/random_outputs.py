@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from onnx_ci.pipeline.inputs.probes import EXAMPLE, Legality, Probe
+from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, Probe
 from onnx_ci.pipeline.model.live_model import has_noise
 from onnx_ci.pipeline.reference.random_samples import ROUNDS, Sample, index_of
 from onnx_ci.results.records import Finding, Severity
@@ -80,7 +80,7 @@ class _RandomOutput:
 
     def _found(self, rule: str, what: str, severity: Severity | None) -> Finding:
         message = f"{self._where} {what}, in {len(self._own)} runs of each"
-        if self._probe.legality is not Legality.LEGAL and severity is not Severity.NOTE:
+        if self._probe.legality is not InputStatus.LEGAL and severity is not Severity.NOTE:
             rule = "edge-mismatch"
         return finding(rule, message, severity=severity, output=self._name, probe=self._probe.name)
 

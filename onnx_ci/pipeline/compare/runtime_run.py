@@ -18,7 +18,7 @@ from onnx_ci.onnx_model.signature import Signature
 from onnx_ci.pipeline.compare.drift import compare_refined
 from onnx_ci.pipeline.compare.random_outputs import compare_random
 from onnx_ci.pipeline.contract import contract
-from onnx_ci.pipeline.inputs.probes import EXAMPLE, Legality, Probe
+from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, Probe
 from onnx_ci.pipeline.model.arrays import as_array, in_declared_type
 from onnx_ci.pipeline.model.devices import ran_out_of_memory
 from onnx_ci.pipeline.model.live_model import is_finite
@@ -189,7 +189,7 @@ class _FileRun:
 
     def _rule_of_failure(self, probe: Probe) -> str:
         """The rule that a file breaks which fails on a probe."""
-        if probe.legality is Legality.DEGENERATE:
+        if probe.legality is InputStatus.DEGENERATE:
             return "edge-mismatch"
         # A file that runs on the example fails on other sizes because of them.
         return "baked-shape" if self._runs_example else "run-error"

@@ -16,7 +16,7 @@ from onnx_ci.pipeline.contract.contract import element_type_of
 from onnx_ci.pipeline.prepare.prepare import Prepared
 
 
-def together(signatures: Sequence[Signature], prepared: Prepared) -> Signature:
+def merged_signature(signatures: Sequence[Signature], prepared: Prepared) -> Signature:
     """What the files of a model declare together: its inputs and outputs, and the sum of what they contain."""
     opsets = {each.opset for each in signatures}
     operators = sum((Counter(each.operators) for each in signatures), Counter[str]())

@@ -78,7 +78,7 @@ class DynamoExporter(Handling):
     def recording(self, unsupported: dict[str, str]) -> Iterator[None]:
         """Look up each operator that remains after decomposition in the exporter's registry.
 
-        torch has no public function for it. A release without these private ones fails tests/e2e/cli/test_ops.py.
+        torch has no public function for it. A release without these private ones fails tests/e2e/tools/ops/test_command.py.
         """
         from torch.onnx._internal.exporter import _core, _dispatching
 

@@ -26,7 +26,7 @@ from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.prepare.side_effects import differences
 from onnx_ci.processes.allocator import return_free_memory
 from onnx_ci.processes.capture import Notice, captured
-from onnx_ci.processes.endings import no_forks_leave
+from onnx_ci.processes.signals import no_forks_leave
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.results.rules import finding
 

@@ -66,7 +66,7 @@ class TorchScriptExporter(Handling):
     def recording(self, unsupported: dict[str, str]) -> Iterator[None]:
         """Record each node that has no symbolic function, or whose symbolic function raises, and continue the export.
 
-        torch has no public function for it. A release without this private one fails tests/e2e/cli/test_ops.py.
+        torch has no public function for it. A release without this private one fails tests/e2e/tools/ops/test_command.py.
         """
         from torch.onnx._internal.torchscript_exporter import utils
 

@@ -17,7 +17,7 @@ from onnx_ci.pipeline.inputs.conditions import Condition, condition_at
 from onnx_ci.pipeline.inputs.decisions import Decision, Observation, Observer, Site
 from onnx_ci.pipeline.inputs.directions import Directions
 from onnx_ci.pipeline.inputs.domains import UNKNOWN, InputDomains
-from onnx_ci.pipeline.inputs.probes import Inputs, Legality, Probe, Prober, is_float, is_same
+from onnx_ci.pipeline.inputs.probes import Inputs, InputStatus, Probe, Prober, is_float, is_same
 from onnx_ci.pipeline.inputs.sizes import Following
 
 
@@ -99,11 +99,11 @@ class BranchFinder:
         if not self._decided_on_example or (not self.decides_by_values and not self._sizes):
             return Branches()  # the model takes the same path for every input
         branches = self._one_side_only(probes, search=search)
-        usual = [probe for probe in (*probes, *branches.probes) if probe.legality is Legality.LEGAL]
+        usual = [probe for probe in (*probes, *branches.probes) if probe.legality is InputStatus.LEGAL]
         if not search or len(usual) == len(probes) + len(branches.probes):
             return branches
         found = self._one_side_only(usual, search=True).probes
-        return replace(branches, probes=(*branches.probes, *(each for each in found if each.legality is Legality.LEGAL)))
+        return replace(branches, probes=(*branches.probes, *(each for each in found if each.legality is InputStatus.LEGAL)))
 
     def _one_side_only(self, probes: Sequence[Probe], *, search: bool) -> Branches:
         telling = self._telling(probes[1:])
@@ -194,13 +194,13 @@ class BranchFinder:
             decisions = observation.decisions.get(site, ())
             is_taken = any(each.outcome is not decision.outcome for each in decisions)
             if is_taken and observation.is_accepted:
-                is_legal = self._legality(attempt.inputs) is Legality.LEGAL
+                is_legal = self._legality(attempt.inputs) is InputStatus.LEGAL
                 if (is_legal or degenerate is None) and (probe := self._prober.probe(name, attempt.inputs, quick=True)):
                     if is_legal:
                         self._observations.append(observation)
                         return probe
                     # On zeros, both sides often compute the same: the search goes on.
-                    degenerate = replace(probe, legality=Legality.DEGENERATE), observation
+                    degenerate = replace(probe, legality=InputStatus.DEGENERATE), observation
             elif is_taken or (attempt.is_aimed and not (decisions and observation.is_accepted)):
                 is_impossible = True
                 if decision.by_sizes and observation.is_accepted:
@@ -215,12 +215,12 @@ class BranchFinder:
             return None
         return UntakenBranch(condition=self._condition(site), outcome=decision.outcome, by_sizes=decision.by_sizes)
 
-    def _legality(self, inputs: Inputs) -> Legality:
+    def _legality(self, inputs: Inputs) -> InputStatus:
         """Inputs that become empty, or all zeros, are degenerate."""
         pairs = [*zip(inputs, self._example, strict=True)]
         is_empty = any(not new.numel() and old.numel() for new, old in pairs)
         is_zero = any(is_float(new) and not new.any() and old.any() for new, old in pairs)
-        return Legality.DEGENERATE if is_empty or is_zero else Legality.LEGAL
+        return InputStatus.DEGENERATE if is_empty or is_zero else InputStatus.LEGAL
 
 
 def _name(condition: Condition, probes: Sequence[Probe]) -> str:

@@ -30,7 +30,7 @@ EXAMPLE = "example"
 """The name of the recipe's own input among the probes."""
 
 
-class Legality(enum.Enum):
+class InputStatus(enum.Enum):
     """Whether a model may ever get an input."""
 
     LEGAL = enum.auto()
@@ -59,7 +59,7 @@ class Probe:
     """Whether the values are edge cases, for which a mismatch of NaN or infinity is a note."""
     is_given: bool = False
     """Whether the recipe or the user gives the values: a file has to be right on them, whatever it was calibrated for."""
-    legality: Legality = Legality.LEGAL
+    legality: InputStatus = InputStatus.LEGAL
     """Whether the model may ever get the values."""
     refinements: tuple[Callable[[], Reference], ...] = ()
     """Functions that compute references with wider noise, each measured at its cause. One is called only if the file fails by

@@ -14,7 +14,7 @@ import torch
 from onnx_ci.collection.axis_sizes import AxisSize, MultipleOf, above, axis_size, below, permitted
 from onnx_ci.pipeline.inputs.axes import InputAxes
 from onnx_ci.pipeline.inputs.domains import UNKNOWN, InputDomains
-from onnx_ci.pipeline.inputs.probes import Inputs, Legality, Probe, Prober, is_same
+from onnx_ci.pipeline.inputs.probes import Inputs, InputStatus, Probe, Prober, is_same
 from onnx_ci.pipeline.inputs.random_values import random_inputs
 from onnx_ci.pipeline.inputs.special_rows import SpecialRows
 from onnx_ci.pipeline.model.live_model import PrepareError
@@ -200,7 +200,7 @@ class _Attempts:
 def _with_legality(probe: Probe) -> Probe:
     """The probe; as a degenerate one if the model computes nothing but NaN, as ``steps / (steps - 1)`` is for a single step."""
     is_undefined = all(each.numel() and bool(each.isnan().all()) for each in probe.reference.own)
-    return replace(probe, legality=Legality.DEGENERATE) if is_undefined else probe
+    return replace(probe, legality=InputStatus.DEGENERATE) if is_undefined else probe
 
 
 def _distinct(values: Sequence[Inputs]) -> list[Inputs]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 
 from onnx_ci.pipeline.inputs.axes import InputAxes
-from onnx_ci.pipeline.inputs.probes import EXTREME_TOLERANCE, Inputs, Legality, Probe, Prober, is_same
+from onnx_ci.pipeline.inputs.probes import EXTREME_TOLERANCE, Inputs, InputStatus, Probe, Prober, is_same
 from onnx_ci.pipeline.inputs.special_values import Variation
 from onnx_ci.pipeline.model.live_model import Outputs, has_noise, is_finite, is_float8
 from onnx_ci.pipeline.reference.channel_noise import ChannelNoise
@@ -146,7 +146,7 @@ class SpecialRows:
         """The noise of each output; more where a file that is judged on the variation alone may be off by more."""
         if variation.has_own_noise:
             return row.noise
-        factor = EXTREME_TOLERANCE if variation.legality is Legality.EXTREME else 1.0
+        factor = EXTREME_TOLERANCE if variation.legality is InputStatus.EXTREME else 1.0
         return tuple(factor * noise for noise in row.with_noise_of_at_least(self._example.reference).noise)
 
     def _is_same_alone(self, variation: Variation, beside: Reference) -> bool:

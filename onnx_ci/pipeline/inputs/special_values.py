@@ -9,7 +9,7 @@ import torch
 
 from onnx_ci.collection.domains import Mask
 from onnx_ci.pipeline.inputs.domains import InputDomains
-from onnx_ci.pipeline.inputs.probes import Inputs, Legality, Probe, Prober, is_float, is_integer
+from onnx_ci.pipeline.inputs.probes import Inputs, InputStatus, Probe, Prober, is_float, is_integer
 from onnx_ci.pipeline.inputs.uses import InputUse
 from onnx_ci.pipeline.model.live_model import is_finite
 from onnx_ci.pipeline.model.module import code_of, unlike_others
@@ -31,7 +31,7 @@ class Variation:
 
     name: str
     inputs: Inputs
-    legality: Legality = Legality.LEGAL
+    legality: InputStatus = InputStatus.LEGAL
     is_edge: bool = True
     """Whether the values are edge cases: see :attr:`Probe.special`."""
     is_small: bool = False
@@ -40,7 +40,7 @@ class Variation:
     @property
     def has_own_noise(self) -> bool:
         """Whether a difference counts in units of the rounding there; otherwise, that is at least the example's."""
-        return self.legality is Legality.LEGAL and not self.is_small
+        return self.legality is InputStatus.LEGAL and not self.is_small
 
 
 def special_probes(prober: Prober, special: Iterable[Variation]) -> list[Probe]:
@@ -67,10 +67,10 @@ def variations(
         uses: how the model uses each input; empty if that is not known.
     """
 
-    def variation(name: str, changed: Inputs, legality: Legality = Legality.LEGAL) -> Variation:
+    def variation(name: str, changed: Inputs, legality: InputStatus = InputStatus.LEGAL) -> Variation:
         inputs = domains.legal(changed, example)
         is_declared = all(inputs[index] is tensor or domains.is_declared(index) for index, tensor in enumerate(example))
-        return Variation(name=name, inputs=inputs, legality=Legality.LEGAL if is_declared else legality)
+        return Variation(name=name, inputs=inputs, legality=InputStatus.LEGAL if is_declared else legality)
 
     for name, legality, change in _CHANGES:
         yield variation(name, [change(tensor) for tensor in example], legality)
@@ -78,7 +78,7 @@ def variations(
     yield replace(small, is_small=True)
     for name, inputs in _mixed(example, constants):
         yield variation(name, inputs)
-    yield variation("floats extreme", _extreme(example), Legality.EXTREME)
+    yield variation("floats extreme", _extreme(example), InputStatus.EXTREME)
     yield variation("floats equal", _equal_floats(example))
     yield from _masks(example, domains)
     for name, is_edge, inputs in _tested_values(example, uses):
@@ -127,16 +127,16 @@ def _only(kind: Callable[[torch.Tensor], bool], change: Change) -> Change:
     return lambda tensor: change(tensor) if kind(tensor) and tensor.numel() else tensor
 
 
-_CHANGES: tuple[tuple[str, Legality, Change], ...] = (
-    ("floats zero", Legality.DEGENERATE, _only(is_float, torch.zeros_like)),
-    ("floats negated", Legality.LEGAL, _only(is_float, torch.neg)),
-    ("floats large", Legality.LEGAL, _only(is_float, lambda tensor: tensor * LARGE)),
+_CHANGES: tuple[tuple[str, InputStatus, Change], ...] = (
+    ("floats zero", InputStatus.DEGENERATE, _only(is_float, torch.zeros_like)),
+    ("floats negated", InputStatus.LEGAL, _only(is_float, torch.neg)),
+    ("floats large", InputStatus.LEGAL, _only(is_float, lambda tensor: tensor * LARGE)),
     (
         "integers repeated",
-        Legality.LEGAL,
+        InputStatus.LEGAL,
         _only(is_integer, lambda tensor: torch.full_like(tensor, int(tensor.flatten()[0]))),
     ),
-    ("integers negative", Legality.LEGAL, _only(_is_signed_integer, lambda tensor: -1 - tensor)),
+    ("integers negative", InputStatus.LEGAL, _only(_is_signed_integer, lambda tensor: -1 - tensor)),
 )
 
 
@@ -247,7 +247,7 @@ def _masks(example: Inputs, domains: InputDomains) -> Iterator[Variation]:
             yield Variation(name=name, inputs=legal)
         else:
             degenerate = [legal[index] if domains.is_declared(index) else tensor for index, tensor in enumerate(changed)]
-            yield Variation(name=name, inputs=degenerate, legality=Legality.DEGENERATE)
+            yield Variation(name=name, inputs=degenerate, legality=InputStatus.DEGENERATE)
 
 
 def _filled(tensor: torch.Tensor, value: bool, *, is_row: bool) -> torch.Tensor:

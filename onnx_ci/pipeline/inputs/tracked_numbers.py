@@ -1,7 +1,8 @@
 """Numbers that report what they are compared with. A model gets them in place of the sizes and values of its tensors.
 
 What listens to them can also answer: a comparison gives what it returns, and so does a conversion. So a run can be observed
-(:mod:`~onnx_ci.pipeline.inputs.decisions`), or repeated with the answers of another one (:mod:`~onnx_ci.pipeline.locate.replay`).
+(:mod:`~onnx_ci.pipeline.inputs.decisions`), or repeated with the answers of another one
+(:mod:`~onnx_ci.pipeline.locate.replay`).
 
 Python does not ask an integer on the right of a float, so ``0.5 * x.shape[0]`` is a plain number.
 """

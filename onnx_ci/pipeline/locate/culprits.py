@@ -45,7 +45,7 @@ _MOST_NODES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
+class SourceSites:
     """Where a file goes wrong on one input."""
 
     culprits: tuple[tuple[Culprit, frozenset[str]], ...] = ()
@@ -66,7 +66,7 @@ def find_culprits(
     *,
     has_failed: bool,
     deadline: float,
-) -> Places:
+) -> SourceSites:
     """The culprits of a file on one input, and the nodes around them. There are none if the nodes are right or not paired.
 
     Args:
@@ -79,7 +79,7 @@ def find_culprits(
     paired = (PairedFile(runner, trace, feeds, limit) for limit in _LIMITS)
     file = next((each for each in paired if each.is_wrong), None)
     if file is None:
-        return Places()
+        return SourceSites()
     search = _Search(file, deadline)
     spans = list(itertools.islice(search.culprits(), _MOST_CULPRITS))
     if not spans and has_failed and (failing := search.failing()) is not None:
@@ -87,7 +87,7 @@ def find_culprits(
     distinct = sorted(_without_overlap(spans), key=lambda span: min(span.nodes))
     faulty = {position: trace.source_of(span.first) for span in distinct for position in span.nodes}
     understood = Understood(runner=runner, trace=trace, values=file.values, pairs=file.pairs, faulty=faulty)
-    return Places(
+    return SourceSites(
         culprits=tuple((_culprit(file, span), runner.outputs_after(span.nodes)) for span in distinct),
         steps=steps_around(understood, deadline),
     )

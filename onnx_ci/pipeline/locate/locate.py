@@ -21,7 +21,7 @@ from onnx_ci.pipeline.compare.equal_axes import EQUAL_AXES
 from onnx_ci.pipeline.compare.runtime_run import feeds_of, run_file
 from onnx_ci.pipeline.export.error_lines import line_of_node
 from onnx_ci.pipeline.inputs.probes import Probe
-from onnx_ci.pipeline.locate.culprits import Places, find_culprits, with_recipe
+from onnx_ci.pipeline.locate.culprits import SourceSites, find_culprits, with_recipe
 from onnx_ci.pipeline.locate.export_questions import ExportQuestion, QuestionedModel
 from onnx_ci.pipeline.locate.model_trace import TooLargeError, trace_model
 from onnx_ci.pipeline.locate.optimizer_passes import guilty_passes, is_of_optimizer, with_passes
@@ -159,7 +159,7 @@ def located(
         if finding.probe in search.failing and finding.output is None:
             return with_remedy(dataclasses.replace(finding, culprits=(search.failing[finding.probe],)))
         differences = search.differences.get(finding.probe, {})
-        with_culprits = _with_culprits(finding, places.get(finding.probe, Places()), differences, prepared.recipe)
+        with_culprits = _with_culprits(finding, places.get(finding.probe, SourceSites()), differences, prepared.recipe)
         return with_remedy(with_culprits) if question is None else _with_question(with_culprits, question)
 
     return [with_places(each) for each in findings], "; ".join(search.problems)
@@ -280,13 +280,13 @@ class _Search:
                 return Culprit(nodes=(node.title,), operators=(), module="", source=line)
         return None
 
-    def places(self, proven: Callable[[str | None, str | None], Collection[Culprit]]) -> dict[str | None, Places]:
+    def places(self, proven: Callable[[str | None, str | None], Collection[Culprit]]) -> dict[str | None, SourceSites]:
         """Where the file goes wrong on each input that is searched, by its name.
 
         Args:
             proven: the lines that are proven to make an output wrong on an input. What they explain is not searched for.
         """
-        places: dict[str | None, Places] = {}
+        places: dict[str | None, SourceSites] = {}
         for probe in self._probes[:_MOST_PROBES]:
             if probe.name in self.failing or all(proven(probe.name, output) for output in self._wrong_outputs(probe)):
                 continue
@@ -376,7 +376,7 @@ def _can_pair(path: Path, prepared: Prepared) -> bool:
     return not isinstance(model, Finding) and is_precise and not prepared.recipe.nondeterministic and not is_converted(model)
 
 
-def _with_culprits(finding: Finding, places: Places, differences: Mapping[SourceLine, Frozen], recipe: Recipe) -> Finding:
+def _with_culprits(finding: Finding, places: SourceSites, differences: Mapping[SourceLine, Frozen], recipe: Recipe) -> Finding:
     """The finding with its culprits and the nodes around them.
 
     Args:

@@ -42,7 +42,7 @@ from onnx_ci.pipeline.model.module import (
     weights_of,
 )
 from onnx_ci.pipeline.model.recipe_remedies import remedy_of
-from onnx_ci.processes.endings import no_forks_leave
+from onnx_ci.processes.signals import no_forks_leave
 from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.text import listed

@@ -34,7 +34,7 @@ _SMALLEST_EXPONENT = -13
 """The exponent of float16's smallest normal number, 2**-14, as :func:`torch.frexp` counts."""
 
 
-class Dice:
+class StochasticRounding:
     """Decides how values are rounded: to the nearest step, or up or down at random (stochastic rounding).
 
     Args:
@@ -51,7 +51,7 @@ class Dice:
         return torch.rand(tensor.shape, generator=self._generator, dtype=torch.float64).to(tensor.device) - 0.5
 
 
-def round_to_float16(tensor: torch.Tensor, dice: Dice) -> torch.Tensor:
+def round_to_float16(tensor: torch.Tensor, dice: StochasticRounding) -> torch.Tensor:
     """The tensor with its values rounded to those of float16, in its own type. Too large ones become infinite."""
     share = dice.like(tensor)
     if not isinstance(share, torch.Tensor):
@@ -92,7 +92,7 @@ def _replaced(func: Any, outputs: Any, change: Callable[[torch.Tensor], torch.Te
 
 
 class _Float16(_Rounding):  # type: ignore[no-untyped-call]
-    def __init__(self, dice: Dice) -> None:
+    def __init__(self, dice: StochasticRounding) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._dice = dice
 
@@ -110,7 +110,7 @@ def float16(seed: int | None) -> Within:
     """Half precision."""
 
     def within(call: Call) -> AbstractContextManager[object]:
-        dice = Dice(seed)
+        dice = StochasticRounding(seed)
         with torch.no_grad():
             for tensor in (*plain_weights_of(call.model), *_tensors(call)):
                 if has_noise(tensor) and tensor.numel():
@@ -316,7 +316,12 @@ class _Int8(_Numbered):  # type: ignore[no-untyped-call]
     """
 
     def __init__(
-        self, call: Call, stage: PostExportStage, dice: Dice, observations: Observations, calibrated: Ranges | None
+        self,
+        call: Call,
+        stage: PostExportStage,
+        dice: StochasticRounding,
+        observations: Observations,
+        calibrated: Ranges | None,
     ) -> None:
         super().__init__(call)
         self._options: Mapping[str, Any] = stage.options
@@ -441,7 +446,7 @@ class _Int8(_Numbered):  # type: ignore[no-untyped-call]
 
 def int8(stage: PostExportStage, seed: int | None, observations: Observations, calibrated: Ranges | None) -> Within:
     """Quantization. The arguments are those of the mode."""
-    return lambda call: _outside_recurrent_layers(call, _Int8(call, stage, Dice(seed), observations, calibrated))
+    return lambda call: _outside_recurrent_layers(call, _Int8(call, stage, StochasticRounding(seed), observations, calibrated))
 
 
 # --- everything -------------------------------------------------------------------------------------------------------

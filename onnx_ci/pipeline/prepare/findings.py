@@ -11,7 +11,7 @@ from onnx_ci.collection.axis_sizes import AxisSize, MultipleOf, unnamed_axes
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.matrix.plan import DriftLimit
 from onnx_ci.pipeline.inputs.axes import DeclaredAxes
-from onnx_ci.pipeline.inputs.probes import EXAMPLE, Legality, Probe
+from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, Probe
 from onnx_ci.pipeline.inputs.sizes import ResizedProbes
 from onnx_ci.pipeline.model.containers import Path, name_of, named_leaves
 from onnx_ci.pipeline.model.live_model import (
@@ -255,7 +255,7 @@ def _constant_axes(
 
     Each is a finding with the declared name of the axis.
     """
-    legal = [probe.reference.own for probe in probes if probe.legality is Legality.LEGAL]
+    legal = [probe.reference.own for probe in probes if probe.legality is InputStatus.LEGAL]
     for position, name in enumerate(recipe.output_names[: len(probes[0].reference.own)]):
         for axis, label in axes.get(name, {}).items():
             sizes = {outputs[position].shape[axis] for outputs in legal}

@@ -19,14 +19,14 @@ import torch
 
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.errors import ConfigurationError
-from onnx_ci.matrix.plan import PlannedCell
+from onnx_ci.matrix.plan import CellTask
 from onnx_ci.onnx_model.saved_inputs import ExpectedInput, find_inputs, read_inputs
 from onnx_ci.pipeline.inputs.axes import DeclaredAxes, declared_axes, dynamic_shapes_tree
 from onnx_ci.pipeline.inputs.branches import Branches, BranchFinder, UntakenBranch
 from onnx_ci.pipeline.inputs.call_probes import call_probes
 from onnx_ci.pipeline.inputs.decisions import Observer, uses_of_inputs
 from onnx_ci.pipeline.inputs.domains import InputDomains
-from onnx_ci.pipeline.inputs.probes import EXAMPLE, Legality, ModelProber, Probe, RandomProber
+from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, ModelProber, Probe, RandomProber
 from onnx_ci.pipeline.inputs.sequences import Sequences
 from onnx_ci.pipeline.inputs.special_values import Variation, constants_of, variations
 from onnx_ci.pipeline.model.arrays import as_array, as_tensor
@@ -118,9 +118,9 @@ class Prepared:
     own_output_names: tuple[str, ...]
     """What the model calls its outputs, such as ``past_key_values.0.key``; empty if what it returns has no names."""
     probes: tuple[Probe, ...]
-    """The example first. A probe may try several kinds of special values, in rows of their own: see :attr:`separated`."""
-    separated_probes: Callable[[], tuple[Probe, ...]] | None
-    """Makes the probes of :attr:`separated`; ``None`` if these are such probes."""
+    """The example first. A probe may try several kinds of special values in rows of their own: :attr:`one_kind_per_probe`."""
+    one_kind_probes: Callable[[], tuple[Probe, ...]] | None
+    """Makes the probes of :attr:`one_kind_per_probe`; ``None`` if these are such probes."""
     cpu_outputs: Outputs | None
     """For a GPU, the model's outputs on the CPU in its own data type; ``None`` on the CPU, or if the model cannot run there."""
     untaken_branches: tuple[UntakenBranch, ...]
@@ -160,12 +160,12 @@ class Prepared:
         return _sketch_of_weights(self.pristine.model) == self.weights_sketch
 
     @functools.cached_property
-    def separated(self) -> Prepared:
+    def one_kind_per_probe(self) -> Prepared:
         """The same with a probe for each kind of special value. A file that fails on a probe of several is judged on these."""
-        if self.separated_probes is None:
+        if self.one_kind_probes is None:
             return self
         with _arithmetic_of_references(self.recipe, self.device):
-            return replace(self, probes=self.separated_probes(), separated_probes=None)
+            return replace(self, probes=self.one_kind_probes(), one_kind_probes=None)
 
     @property
     def example(self) -> Probe:
@@ -180,7 +180,7 @@ def axes_of_one(prepared: Prepared, inputs: Sequence[torch.Tensor]) -> list[str]
     return [*dict.fromkeys(name for name, size in sizes if size == 1)]
 
 
-def prepare(planned: PlannedCell, weights: Weights = Weights.OWN) -> Prepared:
+def prepare(planned: CellTask, weights: Weights = Weights.OWN) -> Prepared:
     """Build the model of a cell's recipe on the cell's device and compute its references.
 
     The result can be used for every exporter and opset of the same recipe, device and settings.
@@ -224,7 +224,7 @@ def prepare(planned: PlannedCell, weights: Weights = Weights.OWN) -> Prepared:
         outputs=tuple(containers_in(first.result)),
         own_output_names=_own_output_names(first.result),
         probes=inputs.probes,
-        separated_probes=inputs.separated,
+        one_kind_probes=inputs.separated,
         cpu_outputs=first.cpu_outputs,
         untaken_branches=inputs.branches.untaken,
         findings=findings,
@@ -237,7 +237,7 @@ def prepare(planned: PlannedCell, weights: Weights = Weights.OWN) -> Prepared:
     )
 
 
-def describe_inputs(planned: PlannedCell) -> tuple[InputDomain, ...]:
+def describe_inputs(planned: CellTask) -> tuple[InputDomain, ...]:
     """What the inputs of a cell's recipe are, and which values they are given, without computing any reference.
 
     Raises:
@@ -272,7 +272,7 @@ class _Builder:
         weights: which weights the model gets.
     """
 
-    def __init__(self, planned: PlannedCell, weights: Weights) -> None:
+    def __init__(self, planned: CellTask, weights: Weights) -> None:
         self._planned, self._weights = planned, weights
         self.is_on_gpu = planned.cell.device != "cpu"
         self.uses_tf32 = planned.recipe.tf32 and self.is_on_gpu
@@ -340,7 +340,7 @@ class _FirstRun:
     cpu_outputs: Outputs | None
 
 
-def _first_run(copies: Copies, planned: PlannedCell, timings: dict[str, float]) -> _FirstRun:
+def _first_run(copies: Copies, planned: CellTask, timings: dict[str, float]) -> _FirstRun:
     """Run the model on its example, and compute the reference.
 
     Raises:
@@ -394,7 +394,7 @@ def _sketch_of_weights(model: torch.nn.Module) -> TensorSketch:
     return sketch(weights_of(model))
 
 
-def _side_effects(copies: Copies, first: _FirstRun, planned: PlannedCell, timings: dict[str, float]) -> SideEffects:
+def _side_effects(copies: Copies, first: _FirstRun, planned: CellTask, timings: dict[str, float]) -> SideEffects:
     """What runs of the model change. If nothing, all further runs share one copy."""
     recipe = planned.recipe
     if "side-effects" in planned.skip_stages or recipe.nondeterministic:
@@ -420,7 +420,7 @@ class _Inputs:
     findings: tuple[Finding, ...]
 
 
-def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, planned: PlannedCell, timings: dict[str, float]) -> _Inputs:
+def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, planned: CellTask, timings: dict[str, float]) -> _Inputs:
     """The example, given inputs, random and special values, other sizes, steps of sequences, and other sides of branches.
 
     Raises:
@@ -483,7 +483,7 @@ def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, planned: Pla
 
 
 def _given_probes(
-    planned: PlannedCell, prober: ModelProber, names: Sequence[str | None], axes: Mapping[str, Mapping[int, str]]
+    planned: CellTask, prober: ModelProber, names: Sequence[str | None], axes: Mapping[str, Mapping[int, str]]
 ) -> Iterator[Probe]:
     """The inputs in files that the recipe or the settings name.
 
@@ -517,7 +517,7 @@ _FIX_INPUTS = "Fix the file, or the recipe's inputs or --inputs that name it."
 
 
 def _observability(
-    copies: Copies, shared: Call | None, probes: Sequence[Probe], planned: PlannedCell, timings: dict[str, float]
+    copies: Copies, shared: Call | None, probes: Sequence[Probe], planned: CellTask, timings: dict[str, float]
 ) -> tuple[Observability | None, list[Finding]]:
     """Which modules affect the outputs measurably, if that is asked for and can be measured, and findings about it.
 
@@ -537,7 +537,7 @@ def _observability(
             observability = observe(shared or copies.fresh(), example.reference.noise, limits)
             if not any(output.is_floating_point() for output in example.reference.own):  # they have no gradients
                 observability = _all_hidden(copies, probes)
-            usual = (each for each in probes[1:] if each.legality is Legality.LEGAL and not (each.special or each.fed))
+            usual = (each for each in probes[1:] if each.legality is InputStatus.LEGAL and not (each.special or each.fed))
             if observability is not None and observability.hidden and (other := next(usual, None)) is not None:
                 # A mask of the example can hide modules that other masks show.
                 on_other = observe(with_inputs(copies.fresh(), other.inputs), other.reference.noise, limits)
@@ -570,7 +570,7 @@ def _are_known_to_affect(copies: Copies, observability: Observability, example: 
     return affect_outputs(copies.fresh(), observability.hidden, example.reference.own)
 
 
-def _largest_drifts(planned: PlannedCell, outputs: Outputs) -> list[float]:
+def _largest_drifts(planned: CellTask, outputs: Outputs) -> list[float]:
     """The largest drift that passes, for each output; 1 for values that are compared exactly."""
     names = itertools.zip_longest(planned.recipe.output_names[: len(outputs)], outputs)
     return [planned.max_drift.of(name, dtype_name(tensor)) if has_noise(tensor) else 1.0 for name, tensor in names]

@@ -73,7 +73,7 @@ def failing_part(
 def _programs(prepared: Prepared, finding: Finding) -> Iterator[Program]:
     """What the model calls on the input that fails, and on one with other sizes: a dynamic axis alone can be the fault."""
     # A file that fails on an input has been judged with the separate probes.
-    probes = (prepared if finding.probe is None else prepared.separated).probes
+    probes = (prepared if finding.probe is None else prepared.one_kind_per_probe).probes
     probe = next((each for each in probes if each.name == finding.probe), prepared.example)
     yield record(prepared, probe)
     resized = next((each for each in (probe, *probes) if _shapes(each) != _shapes(prepared.example)), None)

@@ -25,9 +25,8 @@ def make_runtime(name: str, *, tf32: bool = False) -> Runtime:
         EnvironmentLacksError: the version is not installed.
     """
     if version := version_in_name(name):
-        from onnx_ci.pipeline.run.other_version import OtherOnnxRuntime  # loads what few runs need
-
-        return OtherOnnxRuntime(version)
+        other: Runtime = RUNTIMES.versioned_class(name)(version)
+        return other
     runtime: Runtime = OnnxRuntime(tf32=tf32) if name == "onnxruntime" else RUNTIMES.load(name)
     return runtime if name in RUNTIMES.ours else _CheckedRuntime(name, runtime)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from onnx_ci.cache.verdicts import VerdictCache
-from onnx_ci.cache.watch import Seen, state_of
+from onnx_ci.cache.watch import ReadSet, state_of
 from onnx_ci.config.settings import load_settings
 from onnx_ci.results.records import Cell, CellEvidence
 
@@ -55,16 +55,18 @@ class TinyProject:
         assert cache is not None
         return cache
 
-    def seen(self, *python: str, **more: object) -> Seen:
+    def seen(self, *python: str, **more: object) -> ReadSet:
         """What a process saw that imported these files of the project."""
         files = [str(self.root / name) for name in python or (SOURCE, "model.py")]
-        return Seen(**{"python": tuple(files), "opened": {file: state_of(file) for file in files}, **more})
+        return ReadSet(**{"python": tuple(files), "opened": {file: state_of(file) for file in files}, **more})
 
-    def opened(self, *paths: Path) -> Seen:
+    def opened(self, *paths: Path) -> ReadSet:
         seen = self.seen()
         return dataclasses.replace(seen, opened={**seen.opened, **{str(path): state_of(str(path)) for path in paths}})
 
-    def run(self, seen: Seen | None = None, cells: Iterable[Cell] = (cell(),), model: str = "", **flags: object) -> list[str]:
+    def run(
+        self, seen: ReadSet | None = None, cells: Iterable[Cell] = (cell(),), model: str = "", **flags: object
+    ) -> list[str]:
         """Run what has to run. Returns why it did, for each cell; an empty text for one from the cache."""
         cache = self.open(**flags)
         reasons = []

@@ -15,7 +15,7 @@ from toolbox.records import drift
 from onnx_ci.cache.folder import Folder, LastRun
 from onnx_ci.cache.packages import Packages
 from onnx_ci.cache.verdicts import NOT_RUN_BEFORE, VerdictCache
-from onnx_ci.cache.watch import Seen
+from onnx_ci.cache.watch import ReadSet
 from onnx_ci.config.settings import load_settings
 from onnx_ci.results.records import Cell, CellEvidence, Finding, Severity, SkipCause
 from onnx_ci.results.rules import RULES
@@ -415,7 +415,7 @@ def test_what_may_be_the_machines_fault_is_not_kept(tiny, rule):
     assert tiny.asked() == NOT_RUN_BEFORE
 
 
-def keep(tiny, evidence: CellEvidence, seen: Seen | None = None, model: str = "") -> list[str]:
+def keep(tiny, evidence: CellEvidence, seen: ReadSet | None = None, model: str = "") -> list[str]:
     cache = tiny.open()
     cache.verdict(evidence.cell)
     cache.keep(evidence, seen or tiny.seen(), model)
@@ -535,7 +535,7 @@ import sys
 from pathlib import Path
 from onnx_ci.cache.packages import Packages
 from onnx_ci.cache.verdicts import VerdictCache
-from onnx_ci.cache.watch import Seen
+from onnx_ci.cache.watch import ReadSet
 from onnx_ci.config.settings import load_settings
 from onnx_ci.results.records import Cell, CellEvidence
 Packages.digests = lambda _: {}
@@ -543,7 +543,7 @@ cache = VerdictCache.open(load_settings(Path.cwd(), flags={"cache": ".onnx-ci-ca
 for opset in range(int(sys.argv[1]), 100, 2):
     cell = Cell(source="onnx_recipes.py", recipe="net", exporter="torchscript", opset=opset, device="cpu")
     assert isinstance(cache.verdict(cell), str) or sys.argv[2]
-    cache.keep(CellEvidence(cell=cell), Seen(), "")
+    cache.keep(CellEvidence(cell=cell), ReadSet(), "")
     cache._write()
 cache.close()
 assert not cache.notes, cache.notes

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from onnx_ci.cache.watch import ABSENT, Seen
+from onnx_ci.cache.watch import ABSENT, ReadSet
 
 PARENT = """
 import json, os, sys, traceback
@@ -63,7 +63,7 @@ def end_of_parent() -> Iterator[None]:
         parent().communicate()
 
 
-def watched(root: Path, code: str) -> Seen:
+def watched(root: Path, code: str) -> ReadSet:
     """What a process sees that imports a file with this code."""
     (root / "recipe.py").write_text(textwrap.dedent(code))
     process = parent()
@@ -72,10 +72,10 @@ def watched(root: Path, code: str) -> Seen:
     process.stdin.flush()
     answer = process.stdout.readline()
     assert answer.startswith("{"), answer
-    return Seen.from_json(json.loads(answer))
+    return ReadSet.from_json(json.loads(answer))
 
 
-def names(seen: Seen, root: Path) -> set[str]:
+def names(seen: ReadSet, root: Path) -> set[str]:
     return {os.path.relpath(path, root) for path in seen.opened}
 
 
@@ -323,12 +323,12 @@ def test_what_is_mapped_now_is_seen(root):
 
 
 def test_what_processes_saw_can_be_joined_and_sent(root):
-    one = Seen(python=("/a.py",), opened={"/a.py": "1"}, missing_modules=("x",))
-    other = Seen(listed={"/b": ("c\0001",)}, opened={"/a.py": "2", "/d": ABSENT}, not_kept="it fails")
+    one = ReadSet(python=("/a.py",), opened={"/a.py": "1"}, missing_modules=("x",))
+    other = ReadSet(listed={"/b": ("c\0001",)}, opened={"/a.py": "2", "/d": ABSENT}, not_kept="it fails")
     joined = one | other
-    assert Seen.from_json(json.loads(json.dumps(joined.as_json()))) == joined
+    assert ReadSet.from_json(json.loads(json.dumps(joined.as_json()))) == joined
     assert joined.opened == {"/a.py": "1", "/d": ABSENT}
     assert (joined.python, joined.not_kept) == (("/a.py",), "it fails")
     for damaged in (None, {}, {**joined.as_json(), "python": "a"}, {**joined.as_json(), "opened": []}):
         with pytest.raises(ValueError, match=r"."):
-            Seen.from_json(damaged)
+            ReadSet.from_json(damaged)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnx_ci.engine import host
+from onnx_ci.engine import worker as host
 
 _run_cell, _report_stages = host._run_cell, host.report_stages
 
@@ -24,7 +24,7 @@ class Dying:
     """Where ``count`` tells how many stages have begun there, and the name of the last one."""
 
     def run_host(self, jobs, *others):
-        """In place of :func:`onnx_ci.engine.jobs.run_host`."""
+        """In place of :func:`onnx_ci.engine.messages.run_host`."""
         host._run_cell = self._run_cell
         self._count("host" if jobs[0].planned.cell.recipe == "victim" else "")
         host.serve(jobs, *others)

@@ -18,7 +18,7 @@ import onnxruntime  # noqa: F401
 import torch  # noqa: F401
 
 from onnx_ci.cli.main import main
-from onnx_ci.engine.hosts import IsolatedEngine
+from onnx_ci.engine.scheduler import IsolatedEngine
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.results.files import read_json
 

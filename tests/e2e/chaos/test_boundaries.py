@@ -18,7 +18,7 @@ from e2e.chaos.running import ISOLATION
 from toolbox.cells import recipe_of
 
 from onnx_ci.config.settings import load_settings
-from onnx_ci.engine import hosts
+from onnx_ci.engine import scheduler as hosts
 from onnx_ci.matrix.plan import plan_cell
 from onnx_ci.results.records import Cell, Severity
 

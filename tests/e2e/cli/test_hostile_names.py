@@ -12,8 +12,8 @@ from toolbox.projects import Project
 from toolbox.records import cell, failed, passed, report
 
 from onnx_ci.cli.common import with_exit_code
-from onnx_ci.cli.main import main
 from onnx_ci.cli.output import LastingStream
+from onnx_ci.environment.plugins import COMMANDS
 from onnx_ci.results.files import write_json
 from onnx_ci.results.records import Problem
 from onnx_ci.results.run_report import RunReport
@@ -38,7 +38,7 @@ CODE = f"""
 """
 
 CELL = "hostile::opset13-cpu"
-COMMANDS = {
+LINES = {
     "run": ("run", "--opsets=13", "-v", "--no-cache", "--report=r.json", "--summary=summary.md", "--artifacts=kept"),
     "run, not verbose": ("run", "--opsets=13", "--no-cache"),
     "why": ("why", CELL),
@@ -85,12 +85,12 @@ def others() -> RunReport:
 def done(tmp_path_factory):
     project = Project(tmp_path_factory.mktemp("hostile"))
     project.recipes(CODE)
-    found = {"run": project.command("onnx_ci", *COMMANDS["run"])}
+    found = {"run": project.command("onnx_ci", *LINES["run"])}
     (file,) = project.root.glob("kept/**/*.onnx")
     named = project.root / "\x1b[31mred\x1b[2J\n##[group]x\x9b2J.onnx"
     shutil.copyfile(file, named)
     write_json(others(), project.root / "others.json")
-    for name, arguments in COMMANDS.items():
+    for name, arguments in LINES.items():
         if name not in found:
             found[name] = project.command("onnx_ci", *(each.format(file=file, named=named.name) for each in arguments))
     found["pytest"] = project.command("pytest", "--onnx-export", "--onnx-opsets=13", "-v", "-p", "no:cacheprovider")
@@ -98,7 +98,7 @@ def done(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*COMMANDS, "pytest"])
+@pytest.mark.parametrize("name", [*LINES, "pytest"])
 def test_what_is_printed_is_text(name, done):
     for output in (done[name].stdout, done[name].stderr):
         assert "Traceback" not in output
@@ -148,7 +148,7 @@ def test_no_terminal_is_controlled_but_by_colours():
 
 
 def test_every_command_prints_through_such_a_stream():
-    for name, command in main.commands.items():
+    for name, command in ((name, COMMANDS.load(name)) for name in COMMANDS):
         inner = getattr(command, "commands", {name: command})
         for each in inner.values():
             callback = each.callback

@@ -22,6 +22,7 @@ from toolbox.records import failed, passed, run_of, skipped
 from onnx_ci.cli.main import main
 from onnx_ci.cli.progress import Progress, TimeLeft, about
 from onnx_ci.cli.waiting import WaitingResults
+from onnx_ci.environment.plugins import COMMANDS
 from onnx_ci.environment.versions import versions
 from onnx_ci.processes.limits import LONGEST_SILENCE
 from onnx_ci.results.files import read_json, write_json
@@ -331,7 +332,7 @@ def test_without_a_command_it_names_what_to_do_first_and_is_no_success(quick):
     assert done.exit_code == 2
     named = [line.split()[1] for line in done.output.splitlines() if line.startswith("  onnx-ci ")]
     assert named == ["init", "run", "why", "fix", "baseline"]
-    assert set(named) <= set(main.commands)
+    assert set(named) <= set(COMMANDS)
     assert "onnx-ci -h lists all commands" in done.output
 
 
@@ -339,10 +340,10 @@ def test_every_command_has_examples_and_one_line_in_the_list_of_commands(quick):
     text = quick("-h", terminal_width=80).output
     assert "\n  Examples:\n    onnx-ci run  " in text
     listed = text.partition("\nCommands:\n")[2].splitlines()
-    assert [line.split()[0] for line in listed] == list(main.commands)
+    assert [line.split()[0] for line in listed] == list(COMMANDS)
     assert listed[0].split()[0] == "run"
     assert all(line.endswith(".") and not line.endswith("..") for line in listed)
-    for name in main.commands:
+    for name in COMMANDS:
         assert f"onnx-ci {name}" in quick(name, "-h").output.partition("\n  Examples:\n")[2], name
 
 

@@ -14,7 +14,7 @@ from toolbox import fake_github
 from toolbox.github_runner import ACTION, BASH, MAIN, PUSH, ROOT, Caches, Call, evaluate, expand, installed_tool
 from toolbox.records import failed, report
 
-from onnx_ci.cli.main import main
+from onnx_ci.environment.plugins import COMMANDS
 from onnx_ci.results.files import as_text
 
 FOLDER = ROOT / ".github" / "workflows"
@@ -396,7 +396,7 @@ def test_the_jobs_are_planned_with_the_flags_that_they_run_with(tmp_path):
 
 def test_a_matrix_takes_every_flag_of_a_run():
     def flags(name):
-        return {flag for parameter in main.commands[name].params for flag in parameter.opts}
+        return {flag for parameter in COMMANDS.load(name).params for flag in parameter.opts}
 
     assert flags("run") <= flags("matrix")
 

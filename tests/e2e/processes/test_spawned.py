@@ -13,8 +13,8 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from onnx_ci.processes.apart import processes_of
 from onnx_ci.processes.limits import ProcessLimits
+from onnx_ci.processes.run_in_child import processes_of
 from onnx_ci.processes.supervisor import LAST
 
 
@@ -132,7 +132,7 @@ def test_it_outlives_the_thread_that_asked_for_it(processes):
 SCRIPT = """
 import os, sys, time
 from pathlib import Path
-from onnx_ci.processes.apart import processes_of
+from onnx_ci.processes.run_in_child import processes_of
 from onnx_ci.processes.limits import ProcessLimits
 
 def waits(send):

@@ -19,10 +19,10 @@ import torch
 import onnx_ci
 from onnx_ci.collection.discovery import Found
 from onnx_ci.config.settings import load_settings
-from onnx_ci.engine.hosts import open_engine
+from onnx_ci.engine.scheduler import open_engine
 from onnx_ci.matrix.plan import plan
-from onnx_ci.processes.apart import processes_of
 from onnx_ci.processes.limits import ProcessLimits
+from onnx_ci.processes.run_in_child import processes_of
 from onnx_ci.processes.supervisor import LAST, Death, resident
 from onnx_ci.results.verdict import decide
 

@@ -37,6 +37,7 @@ from onnx_ci.collection.keywords import KEYWORDS
 from onnx_ci.collection.recipe import declarations
 from onnx_ci.config.options import OPTIONS
 from onnx_ci.config.settings import load_settings
+from onnx_ci.environment.plugins import COMMANDS
 from onnx_ci.results.rules import RULES
 
 ROOT = Path(__file__).parents[3]
@@ -428,7 +429,7 @@ def test_the_reference_has_every_setting_keyword_command_rule_and_public_name():
     settings, recipe, commands = (GENERATED[f"reference/{name}.md"] for name in ("settings", "recipe", "command-line"))
     assert set(re.findall(r"^### `(.+)`$", settings, re.MULTILINE)) == {option.name for option in OPTIONS}
     assert set(re.findall(r"^## `(.+)`$", recipe, re.MULTILINE)) == {*KEYWORDS, "each"}
-    assert set(re.findall(r"^## `onnx-ci (\w+)`$", commands, re.MULTILINE)) == set(main.commands)
+    assert set(re.findall(r"^## `onnx-ci (\w+)`$", commands, re.MULTILINE)) == set(COMMANDS)
     assert re.findall(r"^\| \[`(.+?)`\]", GENERATED["rules/index.md"], re.MULTILINE) == list(RULES)
     shown = re.findall(r"^::: onnx_ci\.(\w+)$", GENERATED["reference/python.md"], re.MULTILINE)
     assert {*shown, "__version__", "recipe"} == {*onnx_ci.__all__}

@@ -16,6 +16,7 @@ from toolbox.shown_runs import hostile_run, located_failure, some_run, timed_pas
 from onnx_ci.config.values import BASELINE_LIMITS
 from onnx_ci.report import html
 from onnx_ci.report.comparison import compare
+from onnx_ci.tools.history.page import render
 
 
 def _axe() -> Path | None:
@@ -39,14 +40,11 @@ def browser() -> Iterator[Page]:
         yield page
 
 
-PAST = html.Past(moments=(moment(1), moment(2, drift=200.0, size=2000)), limits=BASELINE_LIMITS)
-
-
 def everything() -> str:
     run = some_run()
     run = replace(run, cells=(*run.cells, located_failure(recipe="located")))
     earlier = report(timed_pass(100.0), timed_pass(recipe="raises"), timed_pass(recipe="gone"))
-    return html.render(run, str, html.Context(past=PAST, since=compare(run, earlier), since_name="main.json"))
+    return html.render(run, str, html.Context(since=compare(run, earlier), since_name="main.json"))
 
 
 def large() -> str:
@@ -65,7 +63,7 @@ PAGES = {
     "passed": lambda: html.render(report(timed_pass()), str),
     "nothing ran": lambda: html.render(report(), str),
     "hostile": lambda: html.render(hostile_run(), str),
-    "history": lambda: html.render_history(PAST),
+    "history": lambda: render((moment(1), moment(2, drift=200.0, size=2000)), BASELINE_LIMITS),
 }
 
 CHECK = """axe.run(document).then(found => found.violations.map(

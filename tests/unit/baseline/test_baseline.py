@@ -428,7 +428,7 @@ class FakeEngine:
 
 def run_session(project, monkeypatch, evidence, *, mode="check", **keywords):
     """The verdict of a session on a cell of which ``evidence`` was found; ``keywords`` are those of its recipe."""
-    monkeypatch.setattr("onnx_ci.engine.hosts.open_engine", lambda *_, **__: FakeEngine(evidence))
+    monkeypatch.setattr("onnx_ci.engine.scheduler.open_engine", lambda *_, **__: FakeEngine(evidence))
     recipe = onnx_ci.recipe(name="net", **keywords)(lambda: None)
     chosen = settings(project, mode)
     with Session(chosen) as session:

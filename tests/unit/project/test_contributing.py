@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onnx_ci.environment.plugins import KINDS
+from onnx_ci.environment.plugins import OF_CELLS
 from onnx_ci.results.rules import RULES
 
 ROOT = Path(__file__).parents[3]
@@ -54,7 +54,7 @@ def test_each_rule_has_its_page():
     assert {path.stem for path in (ROOT / "docs" / "rules").glob("*.md")} - {"index"} == set(RULES)
 
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda kind: kind.noun)
+@pytest.mark.parametrize("kind", OF_CELLS.values(), ids=lambda kind: kind.noun)
 def test_each_plugin_of_ours_has_its_module(kind):
     modules = [ROOT / f"{target.partition(':')[0].replace('.', '/')}.py" for target in kind.ours.values()]
     assert modules

@@ -14,12 +14,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from toolbox.baselines import moment
 from toolbox.records import cell, drift, failed, passed, report, run_of
 from toolbox.shown_runs import HOSTILE, detailed_failure, hostile_run, located_failure, some_run, timed_pass
 
 from onnx_ci import CellResult, Finding, Revision, RunReport, Severity, Status
-from onnx_ci.config.values import BASELINE_LIMITS
 from onnx_ci.report import html
 from onnx_ci.report.comparison import compare
 from onnx_ci.report.grid import grid, word
@@ -339,16 +337,6 @@ def test_what_moved_since_an_earlier_run_is_a_section_and_marked_in_the_grid():
     assert "a/b.py::old::opset9-cpu" in told.text
     assert "passed, drift 1.5 of 32" in entry_of(page, run.cells[2]).text
     assert "▲" not in page_of(run).text
-
-
-def test_a_failing_cell_shows_what_it_was_accepted_with():
-    past = html.Past(moments=(moment(1), moment(2, drift=200.0, size=2000)), limits=BASELINE_LIMITS)
-    run = report(detailed_failure(), detailed_failure(opset=11), timed_pass(opset=10))
-    page = page_of(run, context=html.Context(past=past))
-    (table,) = [each for each in entry_of(page, run.cells[0]).all("table") if "accepted" in each.all("caption")[0].text]
-    assert [each.all("span")[0].text for each in table.all("td")] == ["1.9 → 200", "1000 bytes → 1.953 KiB", "2"]
-    for result in run.cells[1:]:
-        assert "accepted" not in entry_of(page, result).text, "nothing is recorded for it, or it passes"
 
 
 def test_the_rows_of_a_large_grid_are_in_groups():

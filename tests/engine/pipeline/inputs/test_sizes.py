@@ -334,7 +334,7 @@ ALONE = ["batch=1,height=49", "batch=1,height=1", "batch=1,width=97", "batch=1,w
 def test_other_axes_are_tried_beside_the_smallest_batch():
     prepared = images()
     assert sizes_of(prepared) == [LARGER, "batch=5", "batch=1", *ALONE, "batch=1,height=1,width=1"]
-    assert sizes_of(prepared.separated) == sizes_of(prepared)
+    assert sizes_of(prepared.one_kind_per_probe) == sizes_of(prepared)
 
 
 def test_the_batch_comes_first_wherever_it_is():

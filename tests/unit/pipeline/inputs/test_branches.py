@@ -11,7 +11,7 @@ from toolbox.cells import planned, recipe_of
 
 import onnx_ci
 from onnx_ci.pipeline.inputs import branch_search
-from onnx_ci.pipeline.inputs.probes import Legality
+from onnx_ci.pipeline.inputs.probes import InputStatus
 from onnx_ci.pipeline.prepare.prepare import prepare
 
 ROWS = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows"}, "y": {0: "rows"}}}
@@ -439,7 +439,7 @@ def only_silence(x):
 
 def test_a_side_that_zeros_take_is_tried_on_usual_values_too():
     probes, untaken = branches_of(never_negative, torch.linspace(-3, 3, 96).reshape(3, 32))
-    assert [probe.legality for probe in probes] == [Legality.LEGAL]
+    assert [probe.legality for probe in probes] == [InputStatus.LEGAL]
     assert probes[0].inputs[0].min() > 0
     assert not untaken
 
@@ -456,7 +456,7 @@ def nothing_left(x):
 def test_an_empty_input_is_a_degenerate_one():
     (probe,), _ = branches_of(nothing_left)
     assert probe.inputs[0].shape[0] == 0
-    assert probe.legality is Legality.DEGENERATE
+    assert probe.legality is InputStatus.DEGENERATE
 
 
 def kept(x, flags=[]):  # noqa: B006

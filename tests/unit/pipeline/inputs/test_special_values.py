@@ -14,7 +14,7 @@ from toolbox.input_domains import SIZES, declared_inputs
 import onnx_ci
 from onnx_ci.pipeline.inputs.domain_values import contains, draw
 from onnx_ci.pipeline.inputs.domains import UNKNOWN, InputDomains
-from onnx_ci.pipeline.inputs.probes import Legality
+from onnx_ci.pipeline.inputs.probes import InputStatus
 from onnx_ci.pipeline.inputs.special_values import constants_of, variations
 from onnx_ci.pipeline.inputs.uses import InputUse
 
@@ -46,7 +46,7 @@ def test_constants_ties_and_extreme_numbers_are_reached():
     assert float(torch.tensor(0.3)) in mixed
     extreme = found["floats extreme"]
     assert {20.0, -20.0, 100.0, -100.0} <= set(extreme.inputs[0].unique().tolist())
-    assert {name for name, each in found.items() if each.legality is Legality.EXTREME} == {"floats extreme"}
+    assert {name for name, each in found.items() if each.legality is InputStatus.EXTREME} == {"floats extreme"}
 
 
 def test_constants_are_those_of_modules_small_buffers_and_forward():
@@ -90,7 +90,7 @@ def test_nan_and_infinity_are_tried_only_where_the_model_tests_for_them():
     for name, each in found.items():
         count = int((~each.inputs[0].isfinite()).sum())
         assert (count == 1) is not name.endswith("mixed")
-        assert (count > 1, each.legality) == (each.is_edge, Legality.LEGAL)
+        assert (count > 1, each.legality) == (each.is_edge, InputStatus.LEGAL)
         assert not bool((~each.inputs[0].isfinite() & ~tested).any())
         assert each.inputs[1] is inputs[1]
     assert not special(InputDomains({"x": onnx_ci.floats(0, 1)}, ["x", "y"], {}, inputs))

@@ -1,0 +1,274 @@
+"""The folder of a bug report, written by processes of its own, because the exporter and the runtime may crash.
+
+If no program of torch's functions fails as the cell does, the fault is in the model's own Python code, and there is nothing to
+report. Whether the exporter or ONNX Runtime is at fault decides who gets the report.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import torch
+
+from onnx_ci.collection.post_export import EXPORT
+from onnx_ci.collection.recipe import Recipe
+from onnx_ci.config.settings import Settings
+from onnx_ci.environment.versions import versions
+from onnx_ci.matrix.plan import CellSpec, CellTask, with_recipe
+from onnx_ci.opsets import OF_TORCH
+from onnx_ci.pipeline.model.arrays import as_array
+from onnx_ci.pipeline.model.live_model import PrepareError
+from onnx_ci.pipeline.prepare.prepare import prepare
+from onnx_ci.pipeline.reduce.program import Program
+from onnx_ci.pipeline.reduce.script import ExportCall, script, script_of_file
+from onnx_ci.pipeline.reduce.search import failing_part
+from onnx_ci.pipeline.reduce.smaller import smallest
+from onnx_ci.pipeline.reduce.trial import FAILURES, Failure, Made, Outcome, attempt, fails_like, make
+from onnx_ci.pipeline.run.onnx_reference import ReferenceRuntime
+from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
+from onnx_ci.pipeline.run.runtime import Runtime
+from onnx_ci.processes.clock import CLOCK
+from onnx_ci.processes.limits import process_limits
+from onnx_ci.processes.scratch import scratch_folder
+from onnx_ci.processes.supervisor import LAST, Death, Message, Send
+from onnx_ci.results.json_data import from_json, to_json
+from onnx_ci.results.records import Finding, Severity
+from onnx_ci.tools.bundle.issue import Report, Tracker, issue_text, main_expression, title
+
+SCRIPT, FILE, DATA, VERSIONS, ISSUE = "reproduce.py", "model.onnx", "test_data_set_0", "versions.json", "issue.md"
+
+_SECONDS = 25.0
+"""How long the search for the fault may take, and then making it smaller."""
+_SECONDS_OF_SCRIPT = 60.0
+
+_NAMESPACES = ("aten", "prim", "prims", "quantized")
+"""The namespaces of torch's operators."""
+
+
+class NoBundleError(Exception):
+    """There is nothing to report, or no program fails by itself. The message says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reduced:
+    """The smallest program that the search found, which fails as a cell does."""
+
+    program: Program
+    how: ExportCall
+    outcome: Outcome
+    made: Made
+
+
+RunAll = Callable[..., Iterator[tuple[str, Message | Death]]]
+"""Calls functions with recipes, each in a process of its own: :meth:`onnx_ci.engine.recipes.Recipes.run_all`."""
+
+
+def write_bundle(planned: CellSpec, findings: Sequence[Finding], folder: Path, settings: Settings, run_all: RunAll) -> str:
+    """Write a folder with a script, a file, data and the text of an issue, and return where to report it, in words.
+
+    Args:
+        planned: the cell, which has failed.
+        findings: what is wrong with it.
+        folder: created if it does not exist; files of other names are left alone.
+        settings: the settings.
+        run_all: starts the process that makes the fault smaller.
+
+    Raises:
+        NoBundleError: there is nothing to write; the folder is left as it is.
+        OSError: the folder cannot be written.
+    """
+    _reportable(findings)
+    with scratch_folder() as scratch:
+        report = _reduce(planned, findings, scratch, settings, run_all)
+        printed = _run_script(scratch)
+        _clean(scratch / FILE)
+        script, has_file = (scratch / SCRIPT).read_text(), (scratch / FILE).is_file()
+        issue = issue_text(report, script=script, has_file=has_file, printed=printed, versions=versions())
+        (scratch / ISSUE).write_text(issue)
+        (scratch / VERSIONS).write_text(json.dumps(versions(), indent=2) + "\n")
+        shutil.rmtree(folder / DATA, ignore_errors=True)
+        (folder / FILE).unlink(missing_ok=True)
+        shutil.copytree(scratch, folder, dirs_exist_ok=True)
+    return f"{report.expression} fails by itself: run {SCRIPT} in {folder}, and report {ISSUE} to {report.tracker}"
+
+
+def _reduce(planned: CellSpec, findings: Sequence[Finding], folder: Path, settings: Settings, run_all: RunAll) -> Report:
+    """Write the script, the file and the data, in a process of its own."""
+    write = functools.partial(_write, planned, findings, folder, settings)
+    sent: dict[str, str] = {}
+    for _, event in run_all({"bundle": (planned.cell.recipe, write)}, process_limits(planned.timeout, planned.memory_limit)):
+        if isinstance(event, Death):
+            raise NoBundleError(f"the process that makes the fault smaller {event.message}")
+        sent = event[LAST]
+    if "problem" in sent:
+        raise NoBundleError(sent["problem"])
+    report: Report = from_json(Report, sent)
+    return report
+
+
+def reduced(planned: CellTask, findings: Sequence[Finding], path: Path) -> Reduced:
+    """The smallest program that fails as a cell does, in this process.
+
+    Args:
+        planned: the cell, which has failed.
+        findings: what is wrong with it.
+        path: where programs are exported to. In the end, it is the file of the smallest program, if that has one.
+
+    Raises:
+        NoBundleError: there is none.
+    """
+    first = _reportable(findings)
+    if planned.cell.exporter not in OF_TORCH:
+        raise NoBundleError(f"the script would call torch.onnx.export, which is not the exporter {planned.cell.exporter!r}")
+    how = ExportCall(exporter=planned.cell.exporter, opset=planned.cell.opset)
+    prepared = prepare(planned)
+    fails = fails_like(first, how, path)
+    places = [first.source, *(culprit.source for each in findings for culprit in each.culprits)]
+    lines = [each for each in places if each is not None]
+    deadline = CLOCK.thread_time() + _SECONDS
+    part = failing_part(prepared, first, lines, fails, deadline)
+    if part is None:
+        raise NoBundleError(_NOT_FOUND if CLOCK.thread_time() > deadline else _NOT_REPRODUCED)
+    program = smallest(part, fails, CLOCK.thread_time() + _SECONDS)
+    outcome, made = attempt(program, how, path), make(program)
+    if outcome is None or made is None:
+        raise NoBundleError("a part of the model fails by itself, but not each time")
+    return Reduced(program=program, how=how, outcome=outcome, made=made)
+
+
+_NOT_FOUND = f"no part of the model that fails by itself was found in {_SECONDS:.0f} s"
+_NOT_REPRODUCED = (
+    "the functions of torch that the model calls are exported right by themselves, so what is wrong is the model's Python code "
+    "between them, an operator of its own, or the values of its weights: nothing to report to an exporter"
+)
+
+
+def _reportable(findings: Sequence[Finding]) -> Finding:
+    """The error that a script would meet first.
+
+    Raises:
+        NoBundleError: no error can be the fault of an exporter or a runtime.
+    """
+    errors = [each for each in findings if each.severity is Severity.ERROR]
+    if not errors:
+        raise NoBundleError("the cell does not fail")
+    possible = [each for each in errors if each.rule in FAILURES]
+    if not possible:
+        rules = ", ".join(dict.fromkeys(each.rule for each in errors))
+        raise NoBundleError(f"{rules} is not a fault of an exporter or a runtime")
+    namespace, has_namespace, _ = (possible[0].operator or "").replace("::", ".").partition(".")
+    if has_namespace and namespace not in _NAMESPACES:
+        raise NoBundleError(f"{possible[0].operator} is not an operator of torch: its own project has to translate it")
+    of_exporter = [each for each in possible if each.introduced_by in (None, EXPORT)]
+    if not of_exporter:
+        raise NoBundleError(f"the stage {possible[0].introduced_by} introduces the fault, and the exporter's own file is right")
+    return min(of_exporter, key=lambda each: list(Failure).index(FAILURES[each.rule]))
+
+
+def _run_script(folder: Path) -> str:
+    """Run the script in an interpreter of its own and return what it prints, without the stack.
+
+    Raises:
+        NoBundleError: the script does not fail there.
+    """
+    try:
+        process = subprocess.run(
+            [sys.executable, "-W", "ignore", SCRIPT],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS_OF_SCRIPT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise NoBundleError(f"{SCRIPT} takes more than {_SECONDS_OF_SCRIPT:.0f} s") from None
+    if process.returncode == 0:
+        raise NoBundleError(
+            "the script passes in an interpreter of its own, so the fault needs something else that the project does, "
+            "such as an operator that it registers"
+        )
+    return _without_places(process.stderr, folder)
+
+
+_FRAME = re.compile(r"(?:Traceback \(most recent call last\):\n)?(?:^  .*\n)+", re.MULTILINE)
+
+
+def _without_places(text: str, folder: Path) -> str:
+    """What a script prints, without the stack and the paths of this machine."""
+    shown = _FRAME.sub("", text)
+    for place in (folder.resolve(), Path(torch.__file__).parents[1], Path(sys.prefix)):
+        shown = shown.replace(f"{place}{os.sep}", "")
+    return shown.strip()
+
+
+def _clean(path: Path) -> None:
+    """Remove what exporters write into a file about the machine and the code that it comes from."""
+    if path.is_file():
+        model = onnx.load(path)
+        for node in (*model.graph.node, *(node for function in model.functions for node in function.node)):
+            node.ClearField("metadata_props")
+            node.ClearField("doc_string")
+        path.with_name(f"{path.name}.data").unlink(missing_ok=True)
+        onnx.save(model, path)
+
+
+# --- in a process of its own
+
+
+def _write(
+    planned: CellSpec, findings: Sequence[Finding], folder: Path, settings: Settings, recipe: Recipe, send: Send
+) -> None:
+    """Write the script, the file and the data."""
+    try:
+        fault = reduced(with_recipe(planned, recipe, settings), findings, folder / FILE)
+    except (NoBundleError, PrepareError) as error:
+        send({LAST: {"problem": str(error)}})
+        return
+    _write_data(fault.made, folder / DATA)
+    tracker, reason = _at_fault(fault, folder / FILE)
+    head = title(fault.program, fault.how, fault.outcome, tracker)
+    if tracker is Tracker.EXPORTER:
+        text = script(fault.program, fault.how, title=head, tolerance=fault.made.tolerance)
+    else:
+        text = script_of_file(title=head, tolerance=fault.made.tolerance)
+    (folder / SCRIPT).write_text(text)
+    report = Report(title=head, tracker=tracker, reason=reason, expression=main_expression(fault.program))
+    send({LAST: to_json(report)})
+
+
+def _write_data(made: Made, folder: Path) -> None:
+    """Inputs and expected outputs, as ONNX's own tests keep them."""
+    folder.mkdir()
+    for kind, tensors in (("input", made.inputs), ("output", made.expected)):
+        for number, tensor in enumerate(tensors):
+            onnx.save_tensor(onnx.numpy_helper.from_array(as_array(tensor)), str(folder / f"{kind}_{number}.pb"))
+
+
+def _at_fault(fault: Reduced, path: Path) -> tuple[Tracker, str]:
+    """Who is at fault, and how that is known."""
+    if fault.outcome.failure in (Failure.EXPORT, Failure.CHECK):
+        return Tracker.EXPORTER, ""
+    names = [each.name for each in onnx.load(path, load_external_data=False).graph.input]
+    feeds = dict(zip(names, fault.made.inputs, strict=True))
+    if _is_right(OnnxRuntime(optimize=False), path, feeds, fault.made):
+        return Tracker.RUNTIME, "With all optimizations disabled, ONNX Runtime is right."
+    if _is_right(ReferenceRuntime(), path, feeds, fault.made):
+        return Tracker.RUNTIME, "onnx's reference evaluator computes what PyTorch computes."
+    return Tracker.EXPORTER, "onnx's reference evaluator does not compute what PyTorch computes either."
+
+
+def _is_right(runtime: Runtime, path: Path, feeds: Mapping[str, torch.Tensor], made: Made) -> bool:
+    try:
+        return made.is_right(runtime.load(path, "cpu").run(feeds))
+    except Exception:  # each runtime raises its own classes
+        return False

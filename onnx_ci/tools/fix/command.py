@@ -1,0 +1,98 @@
+"""``onnx-ci fix``: what would repair a failing cell, each remedy tried."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from onnx_ci.cli.common import NamedCell, cell_or_file, options_of, settings_from, style, with_colour, with_exit_code
+from onnx_ci.cli.grouped_help import GroupedCommand
+from onnx_ci.config.reproduce import OF_ONE_CELL
+from onnx_ci.config.settings import Settings
+from onnx_ci.config.values import DEFAULT_ISOLATION, OFF
+from onnx_ci.errors import ConfigurationError, ExitCode
+from onnx_ci.report.text import outcome
+from onnx_ci.results.records import CellResult
+from onnx_ci.results.verdict import exit_code
+from onnx_ci.text import one_line
+
+
+@click.command(cls=GroupedCommand)
+@click.argument("cell", metavar="CELL")
+@click.option("--write", is_flag=True, help="Make the change of code that passes, if there is one.")
+@options_of("recipe-files", "packages", *(option.name for option in OF_ONE_CELL))
+@with_colour
+@with_exit_code
+def fix(cell: str, write: bool, paths: tuple[Path, ...], **flags: str | None) -> NoReturn:
+    r"""Try remedies for a failing cell, and show which of them pass.
+
+    Tried are other settings of the export, such as the next opset or the other exporter; a larger example, where torch.export
+    may take a size of 1 for a constant; and known rewrites of the lines that the failure names: `int(height)` without `int`,
+    `torch.where` for an `if` on data, torch's functions for numpy's. Each is run through the whole gate. After a change of
+    code, the file must also compute what the model computes without it, on every input that onnx-ci tries. Code is changed in
+    memory only, unless --write is given; look at the change before you commit it. CELL is an id as shown by `onnx-ci list`.
+    Recipes are searched for in PATHS, or in the project's recipe files. The exit code is 0 if something passes, and 1 if
+    nothing does.
+
+    \b
+    Examples:
+      onnx-ci fix net::opset13-cpu
+      onnx-ci fix --write onnx_recipes.py::net::opset13-cpu
+    """
+    from onnx_ci.tools.fix.search import Search
+
+    settings = settings_from(flags | {"cache": OFF})
+    if settings.isolation == "none":  # what is tried may crash, and changes code
+        settings = dataclasses.replace(settings, isolation=DEFAULT_ISOLATION)
+    subject = cell_or_file(cell, settings, paths)
+    if not isinstance(subject, NamedCell):
+        raise ConfigurationError(f"{cell} is a file; name a cell, such as net::opset13-cpu")
+    failed = _judged(subject, settings)
+    click.echo(f"{one_line(cell)} {style(outcome(failed), failed.status)}")
+    if not failed.status.is_bad:
+        click.echo(one_line(failed.reason) or "there is nothing to fix")
+        sys.exit(exit_code([failed]))
+    passing = []
+    with subject.recipes as recipes:
+        search = Search(subject.planned, recipes, settings)
+        for attempts in (search.settings(failed), search.rewrites(failed)):
+            for attempt in attempts:
+                click.echo(f"  {one_line(attempt.move.words)}: {style(outcome(attempt.result), attempt.result.status)}")
+                passing += [attempt] if attempt.passes else []
+        change = next((each.move for each in passing if each.move.texts), None)
+        others = [each for each in search.with_other_exporters(change) if not each.passes] if change is not None else []
+    if change is not None:
+        click.echo(f"\n{change.difference(Path.cwd())}", nl=False)
+    for other in others:
+        warning = f"{other.move.words} passes today, and fails after this change: {outcome(other.result)}"
+        click.echo(f"\n{style(one_line(warning), other.result.status)}")
+    words = "".join(f"\n  {one_line(each.move.words)}{' (with a warning)' * bool(each.result.warnings)}" for each in passing)
+    click.echo(f"\nwhat passes:{words}" if passing else "\nnothing that was tried passes")
+    if write and change is None:
+        click.echo("no file is written: no change of code passes")
+    elif write and change is not None:
+        _write(change.texts)
+    sys.exit(ExitCode.PASSED if change is not None or (passing and not write) else ExitCode.FAILED)
+
+
+def _judged(subject: NamedCell, settings: Settings) -> CellResult:
+    """The result of the cell, without what its recipe expects."""
+    from onnx_ci.engine.session import Session
+
+    with Session(settings, subject.recipes, is_reporting=False) as session:
+        return session.judge(dataclasses.replace(subject.planned, expectations=()))
+
+
+def _write(texts: Mapping[str, str]) -> None:
+    """Write the changed files."""
+    for file, text in texts.items():
+        try:
+            Path(file).write_bytes(text.encode())  # in place: a link stays one, and an executable file executable
+        except OSError as error:
+            raise ConfigurationError(f"{file} cannot be written: {error.strerror or error}") from None
+        click.echo(f"written: {one_line(file)}")

@@ -1,0 +1,161 @@
+"""In the process that decides: which moves are tried with a failing cell, and what came of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnx_ci.config.settings import Settings
+from onnx_ci.engine.messages import result_of_dead_process
+from onnx_ci.engine.recipes import Recipes
+from onnx_ci.environment.libraries import is_library_file
+from onnx_ci.environment.packages import newest_opset
+from onnx_ci.matrix.plan import CellSpec
+from onnx_ci.processes.control_groups import usable_cores
+from onnx_ci.processes.limits import default_jobs, process_limits
+from onnx_ci.processes.supervisor import LAST, Death, Message
+from onnx_ci.results.records import AXES_OF_ONE, CellEvidence, CellResult, Severity, SourceLine, Status
+from onnx_ci.results.rules import RULES
+from onnx_ci.tools.fix.moves import Move, settings_moves, text_of
+from onnx_ci.tools.fix.rewrites import rewrites
+from onnx_ci.tools.fix.trial import decided, try_move
+
+_LINES = 3
+"""How many lines that a failure names are rewritten."""
+_ROUNDS = 4
+"""How many lines are changed one after another, if each change shows the next line that is wrong."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """A move, and what came of it."""
+
+    move: Move
+    result: CellResult
+    """The verdict on the changed cell."""
+
+    @property
+    def passes(self) -> bool:
+        """Whether the changed cell passes the whole gate."""
+        return self.result.status is Status.PASSED
+
+
+class Search:
+    """Tries moves with a failing cell, several at once, each in a process of its own.
+
+    Args:
+        planned: the cell.
+        recipes: where the processes are started.
+        settings: the settings of the run.
+    """
+
+    def __init__(self, planned: CellSpec, recipes: Recipes, settings: Settings) -> None:
+        self._planned, self._recipes, self._settings = planned, recipes, settings
+        self._jobs = settings.jobs or default_jobs(usable_cores())
+        self._right_exporters: list[Move] = []
+
+    def settings(self, failed: CellResult) -> Iterator[Attempt]:
+        """Other settings of the export, and a larger example.
+
+        Of several higher opsets with which the cell passes, the lowest is searched for.
+        """
+        # What else is wrong with a file that does not help is not asked, so its lines are not searched for.
+        skipped = tuple(dict.fromkeys((*self._settings.skip_stages, "locate")))
+        quick = dataclasses.replace(self._settings, skip_stages=skipped)
+        attempts = []
+        axes = dict.fromkeys(axis for each in failed.findings for axis in each.details.get(AXES_OF_ONE, ()))
+        for attempt in self._try_all(settings_moves(self._planned, newest_opset(), [*axes]), quick):
+            attempts.append(attempt)
+            yield attempt
+        self._right_exporters = [each.move for each in attempts if each.passes and each.move.exporter]
+        opsets = {each.move.opset: each.passes for each in attempts if each.move.opset and each.move.exporter is None}
+        higher = {opset: passes for opset, passes in opsets.items() if opset > self._planned.cell.opset}
+        passing = min((opset for opset, passes in higher.items() if passes), default=None)
+        while passing is not None:
+            failing = max((opset for opset, passes in higher.items() if not passes and opset < passing), default=passing - 1)
+            if passing - failing < 2:
+                return
+            middle = (failing + passing) // 2
+            (attempt,) = self._try_all([Move(words=f"opset {middle}", opset=middle)], quick)
+            higher[middle] = attempt.passes
+            passing = middle if attempt.passes else passing
+            yield attempt
+
+    def rewrites(self, failed: CellResult) -> Iterator[Attempt]:
+        """Rewrites of the lines that the failure names, until one passes.
+
+        Where a change shows the next line that is wrong, it is kept, and that line is changed, too.
+        """
+        kept = Move(words="")
+        tried: list[Mapping[str, str]] = []
+        for _ in range(_ROUNDS):
+            moves = [each for each in _moves(failed, kept) if each.texts not in tried]
+            tried += [each.texts for each in moves]
+            attempts = []
+            for attempt in self._try_all(moves, self._settings):
+                attempts.append(attempt)
+                yield attempt
+            better = next((each for each in attempts if _shows_other_line(each.result, failed)), None)
+            if better is None or any(each.passes for each in attempts):
+                return
+            failed, kept = better.result, better.move
+
+    def with_other_exporters(self, change: Move) -> Iterator[Attempt]:
+        """A change of code with the exporters with which the cell passes without it: the recipe may be exported with them."""
+        moves = [dataclasses.replace(each, texts=change.texts) for each in self._right_exporters]
+        yield from self._try_all(moves, self._settings)
+
+    def _try_all(self, moves: Sequence[Move], settings: Settings) -> Iterator[Attempt]:
+        """The attempts, in the order of the moves, each as soon as it and those before it are known."""
+        # After a change of code, the model is prepared with and without it, and the file is judged against both.
+        limits = process_limits(2 * self._planned.timeout, self._planned.memory_limit)
+        works = {
+            place: (self._planned.cell.recipe, functools.partial(try_move, move, self._planned, settings))
+            for place, move in enumerate(moves)
+        }
+        results: dict[int, CellResult] = {}
+        shown = 0
+        for place, event in self._recipes.run_all(works, limits, jobs=self._jobs):
+            if isinstance(event, Death) or LAST in event:
+                results[place] = _result(moves[place].cell(self._planned), event, settings)
+            while shown in results:
+                yield Attempt(move=moves[shown], result=results[shown])
+                shown += 1
+
+
+def _result(planned: CellSpec, event: Message | Death, settings: Settings) -> CellResult:
+    """The verdict on a changed cell, whose process has sent its evidence or died."""
+    evidence = result_of_dead_process(planned, event, "") if isinstance(event, Death) else CellEvidence.from_json(event[LAST])
+    return decided(planned, evidence, settings)
+
+
+def _moves(failed: CellResult, kept: Move) -> Iterator[Move]:
+    """Every rewrite of the lines that a failure names, after a change that is kept."""
+    for line in _lines(failed)[:_LINES]:
+        file = str(Path.cwd() / line.file)
+        if is_library_file(file):
+            continue
+        try:
+            text = kept.texts.get(file) or text_of(Path(file))
+        except (OSError, UnicodeDecodeError):  # generated code, or another encoding
+            continue
+        for rewrite in rewrites(text, line.line):
+            words = "; ".join(filter(None, (kept.words, f"{line} {rewrite.words}")))
+            yield Move(words=words, texts={**kept.texts, file: rewrite.text})
+
+
+def _lines(result: CellResult) -> list[SourceLine]:
+    """The lines that errors name, the likeliest first."""
+    errors = (each for each in result.findings if each.severity is Severity.ERROR)
+    return list(dict.fromkeys(line for finding in errors for line in finding.lines))
+
+
+def _shows_other_line(result: CellResult, failed: CellResult) -> bool:
+    """Whether a changed cell still has a file, which is wrong because of another line."""
+    errors = [each.rule for each in result.findings if each.severity is Severity.ERROR]
+    has_file = not any(RULES[rule].leaves_no_file for rule in errors if rule in RULES)
+    first, first_before = (next(iter(_lines(each)), None) for each in (result, failed))
+    return has_file and first is not None and first_before is not None and first.line != first_before.line

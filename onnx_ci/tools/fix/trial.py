@@ -1,0 +1,165 @@
+"""In the process of a recipe: one move tried, with everything that a run would do with the changed cell.
+
+After a change of code, the file must pass the gate of the changed model, and must compute what the *unchanged* model computes.
+Otherwise a change of the model's results would pass for a repair of its export.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import itertools
+import linecache
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import CodeType, FunctionType
+
+from onnx_ci.collection.recipe import Recipe
+from onnx_ci.config.settings import Settings
+from onnx_ci.engine.cell import CellContext, run_cell
+from onnx_ci.engine.shared import Shared
+from onnx_ci.matrix.plan import CellSpec, with_recipe
+from onnx_ci.pipeline.export.exporter import Artifact
+from onnx_ci.pipeline.inputs.branches import UntakenBranch
+from onnx_ci.pipeline.inputs.probes import Probe
+from onnx_ci.pipeline.model.live_model import PrepareError, with_inputs
+from onnx_ci.pipeline.model.places import project_file
+from onnx_ci.pipeline.prepare.prepare import Prepared, Weights, axes_of_one
+from onnx_ci.processes.scratch import scratch_folder
+from onnx_ci.processes.supervisor import LAST, Send
+from onnx_ci.results.records import CellEvidence, CellResult, Finding, Severity, Status
+from onnx_ci.results.rules import finding
+from onnx_ci.results.verdict import decide
+from onnx_ci.tools.fix.moves import Move, text_of
+
+
+def try_move(move: Move, planned: CellSpec, settings: Settings, recipe: Recipe, send: Send) -> None:
+    """The main function of the process: send the evidence about the changed cell."""
+    cell = with_recipe(move.cell(planned), move.recipe(recipe), settings)
+    if move.has_larger_example:
+        try:
+            prepared = Shared().prepared(cell, Weights.OWN, {})
+        except PrepareError as error:
+            send({LAST: CellEvidence(cell=cell.cell, findings=(error.finding,)).as_json()})
+            return
+        cell = replace(cell, recipe=with_larger_example(cell.recipe, prepared))
+    if not move.texts:
+        evidence = run_cell(cell, CellContext(shared=Shared()))
+        send({LAST: evidence.as_json()})
+        return
+    unchanged = CellContext(shared=Shared())
+    try:
+        prepared = unchanged.shared.prepared(cell, Weights.OWN, {})
+    except PrepareError as error:
+        send({LAST: CellEvidence(cell=cell.cell, findings=(error.finding,)).as_json()})
+        return
+    untested = tuple(_untested(move, prepared.untaken_branches))
+    with scratch_folder() as folder:
+        with contextlib.ExitStack() as changes:
+            for file, text in move.texts.items():
+                changes.enter_context(changed_functions(file, text))
+            evidence = run_cell(cell, CellContext(shared=Shared(), artifacts=folder))
+        # Not before the code is as it was: some of what a file is compared with is only computed if it is wrong.
+        if decided(cell, evidence, settings).status is Status.PASSED:
+            if evidence.artifact is None:
+                raise RuntimeError("the file of the changed model is gone, so nothing shows what it computes")
+            of_changed = {(each.output, each.probe) for each in evidence.findings if each.rule == "edge-mismatch"}
+            evidence = run_cell(cell, unchanged, artifact=Artifact(path=Path(evidence.artifact)))
+            # What a condition guards is often a division by zero: a warning elsewhere, but here the change brings it about.
+            findings = [
+                replace(each, severity=Severity.ERROR)
+                if each.rule == "edge-mismatch" and (each.output, each.probe) not in of_changed
+                else each
+                for each in evidence.findings
+            ]
+            evidence = replace(evidence, findings=tuple(findings))
+    evidence = replace(evidence, findings=(*evidence.findings, *untested))
+    send({LAST: evidence.as_json()})
+
+
+def with_larger_example(recipe: Recipe, prepared: Prepared) -> Recipe:
+    """The recipe with the inputs of a probe as its example, whose sizes are other than 1 where the example's are 1.
+
+    Of several such probes, it is the one with the fewest other sizes; without one, the recipe is as it was.
+    """
+    larger = [probe for probe in prepared.probes if probe.follows is None and not axes_of_one(prepared, probe.inputs)]
+
+    def changed_sizes(probe: Probe) -> int:
+        sizes = (zip(a.shape, b.shape, strict=True) for a, b in zip(probe.inputs, prepared.example.inputs, strict=True))
+        return sum(size != other for size, other in itertools.chain.from_iterable(sizes))
+
+    if not larger:
+        return recipe
+    call = with_inputs(prepared.fresh(), min(larger, key=changed_sizes).inputs)
+
+    @functools.wraps(recipe.function)
+    def function(*_: object, **__: object) -> tuple[object, ...]:
+        return call.model, call.args, call.kwargs
+
+    return replace(recipe, function=function)
+
+
+def decided(planned: CellSpec, evidence: CellEvidence, settings: Settings) -> CellResult:
+    """The verdict on a changed cell, of which nothing is expected to fail."""
+    return decide(evidence, allow=planned.allow, strict=settings.strict, severities=planned.severities)
+
+
+def _untested(move: Move, untaken: Iterable[UntakenBranch]) -> Iterator[Finding]:
+    """What a change does to branches of which no input takes the other side: nothing shows that they still do the same."""
+    for branch in untaken:
+        condition = branch.condition
+        changed = next((text for file, text in move.texts.items() if _is_same(file, str(condition.path))), None)
+        line = linecache.getline(str(condition.path), condition.line).strip()
+        if changed is not None and line not in map(str.strip, changed.splitlines()):
+            message = f"the change may do something else where `{condition.text}` is {str(not branch.outcome).lower()}"
+            yield finding("untaken-branch", f"{message}: no input was found for that", severity=Severity.ERROR)
+
+
+@contextlib.contextmanager
+def changed_functions(file: str, text: str) -> Iterator[None]:
+    """Within the block, the functions of a file that this process has imported run changed code.
+
+    Args:
+        file: the absolute path of the file, which is not written.
+        text: its changed text.
+    """
+    before, after = (_codes(compile(each, file, "exec", dont_inherit=True)) for each in (text_of(Path(file)), text))
+    changed = {code: after[key] for key, code in before.items() if key in after}  # code that is equal has the same lines
+    gc.unfreeze()  # otherwise what was there before a fork is not listed
+    is_file = functools.cache(functools.partial(_is_same, file))
+    unchanged: list[tuple[FunctionType, CodeType]] = []
+    for function in [each for each in gc.get_objects() if isinstance(each, FunctionType)]:
+        code = changed.get(function.__code__)
+        if code is not None and code.co_freevars == function.__code__.co_freevars and is_file(function.__code__.co_filename):
+            unchanged.append((function, function.__code__))
+            function.__code__ = code.replace(co_filename=function.__code__.co_filename)
+            # What reads the source of a function, as torch.jit does, reads what runs.
+            linecache.cache[function.__code__.co_filename] = (len(text), None, text.splitlines(keepends=True), file)
+    try:
+        yield
+    finally:
+        for function, code in unchanged:
+            linecache.cache.pop(code.co_filename, None)
+            function.__code__ = code
+
+
+def _is_same(file: str, other: str) -> bool:
+    return os.path.realpath(file) == os.path.realpath(project_file(other))
+
+
+def _codes(module: CodeType) -> dict[tuple[str, int], CodeType]:
+    """The code of every function of a module, by its name and its place among those of the same name, such as lambdas."""
+    codes: dict[tuple[str, int], CodeType] = {}
+    counts: Counter[str] = Counter()
+    waiting = [module]
+    while waiting:
+        for constant in waiting.pop().co_consts:
+            if isinstance(constant, CodeType):
+                codes[constant.co_qualname, counts[constant.co_qualname]] = constant
+                counts[constant.co_qualname] += 1
+                waiting.append(constant)
+    return codes

@@ -1,0 +1,139 @@
+"""The history of the baselines: what they were at the commits that changed them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnx_ci.baseline.changes import Limits
+from onnx_ci.baseline.changes_by_opset import differences
+from onnx_ci.baseline.entry import Entry
+from onnx_ci.baseline.file import Baseline, BaselineError, as_text, read
+from onnx_ci.baseline.folder import BaselineFolder
+from onnx_ci.baseline.revisions import baselines_now, files_at, git_of
+from onnx_ci.environment.git import Git
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """The baselines at one commit, or in the working tree."""
+
+    commit: str
+    """Its short hash; empty for the working tree."""
+    date: str
+    subject: str
+    baselines: Mapping[str, Baseline]
+    """By recipe."""
+    problems: tuple[str, ...] = ()
+    """Why other baselines cannot be read."""
+
+    @property
+    def title(self) -> str:
+        """``a1b2c3d 2026-11-20 Use a larger model``."""
+        return " ".join(filter(None, (self.commit, self.date, self.subject)))
+
+
+def history(folder: BaselineFolder, *, last: int) -> list[Moment]:
+    """The moments at which baselines changed, oldest first.
+
+    Only first parents are followed: the changes of a merged branch are those of the merge commit.
+
+    Args:
+        folder: where baselines are stored now.
+        last: the maximum number of commits. The commit before them is included, too, for comparison.
+
+    Raises:
+        ConfigurationError: there is no repository, or it has no commit.
+        BaselineError: a baseline of the working tree cannot be read.
+    """
+    git, inside = git_of(folder.path)
+    log = git.ask("log", "-z", "--first-parent", f"--max-count={last + 1}", "--format=%H%n%h%n%as%n%s", "--", inside)
+    read_blobs: dict[str, Baseline | str] = {}
+    moments = []
+    for entry in reversed(log.split("\0")[:-1]):
+        commit, short, date, subject = entry.split("\n", 3)
+        baselines, problems = {}, []
+        for name, blob in files_at(git, commit, inside):
+            if blob not in read_blobs:
+                read_blobs[blob] = _read(git, blob, Path(f"{short}:{name}"))
+            baseline = read_blobs[blob]
+            if isinstance(baseline, str):
+                problems.append(baseline)
+            else:
+                baselines[baseline.recipe] = baseline
+        moments.append(Moment(commit=short, date=date, subject=subject, baselines=baselines, problems=tuple(problems)))
+    now = baselines_now(folder)
+    if not moments or _texts(now) != _texts(moments[-1].baselines):
+        moments.append(Moment(commit="", date="", subject="not committed", baselines=now))
+    return moments
+
+
+def _texts(baselines: Mapping[str, Baseline]) -> dict[str, str]:
+    """Baselines as text, for comparison: a sample may contain NaN, which never equals itself."""
+    return {recipe: as_text(baseline) for recipe, baseline in baselines.items()}
+
+
+def _read(git: Git, blob: str, path: Path) -> Baseline | str:
+    """A baseline, or why it cannot be read. That is no error, because nobody can fix a committed file any more."""
+    try:
+        return read(git.ask("cat-file", "blob", blob), path)
+    except BaselineError as error:
+        return str(error)
+
+
+def steps(moments: Sequence[Moment], limits: Limits) -> Iterator[tuple[Moment, list[str]]]:
+    """Each moment except the first, with its changes in words, newest first."""
+    for before, now in reversed(list(itertools.pairwise(moments))):
+        words = [
+            f"{recipe} {line}"
+            for recipe in sorted({*before.baselines, *now.baselines})
+            for line in differences(before.baselines.get(recipe), now.baselines.get(recipe), limits)
+        ]
+        yield now, words
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """Numbers over the moments: the largest ones of all opsets of one recipe, exporter and device."""
+
+    title: str
+    drift: tuple[float | None, ...]
+    """``None`` where nothing comparable is recorded."""
+    file_bytes: tuple[float | None, ...]
+    operators: tuple[float | None, ...]
+
+
+def series(moments: Sequence[Moment]) -> list[Series]:
+    """One series for each recipe, exporter and target that occurs in the moments, in order."""
+    rows = [
+        {
+            (recipe, exporter, target): list(entries.values())
+            for recipe, baseline in moment.baselines.items()
+            for (target, exporter), entries in baseline.sections().items()
+        }
+        for moment in moments
+    ]
+    keys = sorted({key for row in rows for key in row})
+    return [_series(" ".join(key), [row.get(key, []) for row in rows]) for key in keys]
+
+
+def _series(title: str, moments: Sequence[Sequence[Entry]]) -> Series:
+    """The largest numbers of the entries at each moment."""
+
+    def largest(number: Callable[[Entry], float | None]) -> tuple[float | None, ...]:
+        numbers = ((number(entry) for entry in entries) for entries in moments)
+        return tuple(max((value for value in values if value is not None), default=None) for values in numbers)
+
+    return Series(
+        title=title,
+        drift=largest(_drift),
+        file_bytes=largest(lambda entry: entry["file-bytes",]),
+        operators=largest(lambda entry: sum(value for line, value in entry.items() if line[0] == "operators")),
+    )
+
+
+def _drift(entry: Entry) -> float | None:
+    drifts = (value for line, value in entry.items() if line[0] == "values" and line[-1] == "drift")
+    return max(drifts, default=None)

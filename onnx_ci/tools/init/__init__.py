@@ -1,0 +1,1 @@
+"""A project in, its first recipe and workflows out: the command ``init``."""

@@ -1,0 +1,1 @@
+"""ONNX files in, their graph as text out, or what differs between two of them: the command ``show``."""

@@ -1,0 +1,244 @@
+"""Two files compared, from their paths to the result: interfaces first, then numbers, in a process of its own.
+
+Numbers are compared as those of a recipe and its file are: the more precise file is the reference, and drift is the
+difference in units of its rounding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx
+
+from onnx_ci.config.settings import Settings, check_writable
+from onnx_ci.errors import (
+    ConfigurationError,
+    EnvironmentLacksError,
+    ExitCode,
+    OnnxCiError,
+    did_you_mean,
+    existing_file,
+    first_line,
+)
+from onnx_ci.onnx_model.precision import PRECISIONS, has_int8_tensors, lowest_precision
+from onnx_ci.onnx_model.saved_inputs import ExpectedInput, find_inputs, read_inputs
+from onnx_ci.onnx_model.signature import Signature, Value, check, read_model, read_signature
+from onnx_ci.processes.limits import process_limits
+from onnx_ci.processes.run_in_child import run_in_child
+from onnx_ci.processes.scratch import scratch_folder
+from onnx_ci.processes.supervisor import LAST, Death, Send
+from onnx_ci.results.json_data import from_json, to_json
+from onnx_ci.results.records import Finding, Severity
+from onnx_ci.results.rules import finding
+from onnx_ci.tools.two_files.axes import Sizes, axis_variables
+from onnx_ci.tools.two_files.file_comparison import FileComparison
+from onnx_ci.tools.two_files.interfaces import ComparedFile, Interfaces, compare_interfaces, type_name
+
+if TYPE_CHECKING:
+    import torch
+
+    from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
+    from onnx_ci.tools.two_files.runs import Request, Runs
+
+
+Announce = Callable[[str], None]
+"""Tells the process that supervises the comparison about each step, which is the one to blame if this process dies."""
+
+
+def compare_files(first: Path, second: Path, settings: Settings, *, sizes: Sizes) -> FileComparison:
+    """Compare two files, with isolation in a process of its own, so that a crash of a runtime becomes a finding.
+
+    Args:
+        first: the first file.
+        second: the second file.
+        settings: limits of drift, allowed rules, isolation, files with inputs, where failing inputs are written.
+        sizes: sizes of dynamic axes by name: the first is that of the example, the others are tried, too.
+
+    Raises:
+        OnnxCiError: a file does not exist or cannot be written, or the inputs or sizes do not fit the files.
+    """
+    existing_file(first)
+    existing_file(second)
+    check_writable(dataclasses.replace(settings, report=None, artifacts=None))
+    compare = functools.partial(_compare, first, second, settings, sizes)
+    result, step = FileComparison(reference=str(first), tested=str(second), findings=()), "starting"
+    limits = process_limits(settings.timeout, settings.memory_limit)
+    for event in run_in_child(functools.partial(_send, compare), limits, settings.isolation):
+        if isinstance(event, Death):
+            death = finding(event.cause, f"the process {event.message} while {step}", remedy=_REMEDIES[event.cause])
+            result = dataclasses.replace(result, findings=(death,), log=event.log)
+        elif LAST not in event:
+            step = event["step"]
+        elif "error" in event[LAST]:
+            raise _KINDS[event[LAST]["code"]](event[LAST]["error"])
+        else:
+            result = from_json(FileComparison, event[LAST])
+    return result.allowing(settings.allow)
+
+
+_REMEDIES = {
+    "crash": "A runtime crashes on one of the files: onnx-ci check says which of them it can load.",
+    "timeout": "Allow more time (--timeout=SECONDS), or choose smaller sizes: --size.",
+    "out-of-memory": "Allow more memory (--memory-limit), or choose smaller sizes: --size.",
+}
+_KINDS = {int(ExitCode.USAGE): ConfigurationError, int(ExitCode.ENVIRONMENT): EnvironmentLacksError}
+
+
+def _send(compare: Callable[[Announce], FileComparison], send: Send) -> None:
+    try:
+        result = compare(lambda step: send({"step": step}))
+    except OnnxCiError as error:
+        send({LAST: {"error": str(error), "code": int(error.exit_code)}})
+    else:
+        send({LAST: to_json(result)})
+
+
+def _compare(first: Path, second: Path, settings: Settings, sizes: Sizes, announce: Announce) -> FileComparison:
+    """Compare two files, in this process."""
+    announce("reading the files")
+    # The more precise file is the reference: its rounding is the smaller unit.
+    paths = sorted([first, second], key=lambda path: _coarseness(read_model(path)))
+    signatures = [read_signature(path) for path in paths]
+    unusable = [_about(each, path) for each, path in zip(signatures, paths, strict=True) if isinstance(each, Finding)]
+    if unusable:
+        return FileComparison(reference=str(first), tested=str(second), findings=tuple(unusable))
+    announce("checking the files")
+    reference, tested = (each for each in signatures if isinstance(each, Signature))
+    interfaces = compare_interfaces(reference, tested, (str(paths[0]), str(paths[1])))
+    findings = [*interfaces.findings]
+    for path, signature in zip(paths, (reference, tested), strict=True):
+        for fault in check(path, signature):
+            # What the checker finds wrong with one file is no difference from the other, if a runtime loads it.
+            severity = Severity.NOTE if fault.rule == "checker" else fault.severity
+            findings.append(dataclasses.replace(_about(fault, path), severity=severity))
+    result = FileComparison(reference=str(paths[0]), tested=str(paths[1]), findings=tuple(findings))
+    if interfaces.inputs is None or not interfaces.outputs or any(each.rule == "external-data" for each in findings):
+        return result
+    numbers = _compare_numbers(_compared_files(paths, (reference, tested), interfaces), settings, sizes, announce)
+    return dataclasses.replace(
+        result, findings=(*findings, *numbers.findings), outputs=numbers.outputs, left_out=numbers.left_out
+    )
+
+
+def _compared_files(
+    paths: Sequence[Path], signatures: tuple[Signature, Signature], interfaces: Interfaces
+) -> tuple[ComparedFile, ComparedFile]:
+    """The files with the positions of their corresponding inputs and outputs, the reference first."""
+    pairs = interfaces.inputs or ()
+    places = {tested: reference for reference, tested in pairs}
+    reference = ComparedFile(
+        path=paths[0],
+        signature=signatures[0],
+        input_places=range(len(pairs)),
+        output_places=[place for place, _ in interfaces.outputs],
+    )
+    tested = ComparedFile(
+        path=paths[1],
+        signature=signatures[1],
+        input_places=[places[place] for place in range(len(pairs))],
+        output_places=[place for _, place in interfaces.outputs],
+    )
+    return reference, tested
+
+
+def _compare_numbers(files: tuple[ComparedFile, ComparedFile], settings: Settings, sizes: Sizes, announce: Announce) -> Runs:
+    """What the files compute. If only exact sums of int8 products make them agree, that is a warning."""
+    from onnx_ci.matrix.plan import DriftLimit
+    from onnx_ci.pipeline.compare.attribution import int8_overflow
+    from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
+    from onnx_ci.tools.two_files.runs import Request
+
+    reference = files[0]
+    _check_sizes(sizes, reference.signature)
+    inputs = dict(_given_inputs(reference.signature.inputs, settings))
+    if not inputs:
+        _check_drawable(reference.signature.inputs, reference.name)
+    limit = DriftLimit(default=settings.max_drift, rtol=settings.rtol, atol=settings.atol)
+    request = Request(inputs=inputs, sizes=sizes, limit=limit, save_inputs=settings.save_inputs)
+    usual = _run(files, OnnxRuntime(), request, announce)
+    if not usual.errors or not any(has_int8_tensors(onnx.load(each.path, load_external_data=False)) for each in files):
+        return usual
+    exact = _run(files, OnnxRuntime(exact_int8=True), request, announce)
+    if exact.errors:
+        return usual
+    return dataclasses.replace(exact, findings=(*exact.findings, int8_overflow(usual.errors[0])))
+
+
+def _run(files: tuple[ComparedFile, ComparedFile], runtime: OnnxRuntime, request: Request, announce: Announce) -> Runs:
+    """Load both files into a runtime and run them."""
+    from onnx_ci.tools.two_files.loaded_file import LoadedFile
+    from onnx_ci.tools.two_files.runs import Runs, compare_runs
+
+    loaded, errors = [], []
+    with scratch_folder() as scratch:
+        for number, file in enumerate(files):
+            announce(f"loading {file.name}")
+            (scratch / str(number)).mkdir()
+            try:
+                loaded.append(LoadedFile(file, runtime, scratch / str(number)))
+            except Exception as error:  # ONNX Runtime raises its own classes
+                errors.append(finding("load-error", f"onnxruntime cannot load {file.name}: {first_line(error)}"))
+        if errors:
+            return Runs(findings=tuple(errors))
+        announce("running the files")
+        return compare_runs(loaded[0], loaded[1], request)
+
+
+def _given_inputs(values: Sequence[Value], settings: Settings) -> Iterator[tuple[str, list[torch.Tensor]]]:
+    """The inputs in the files that the settings name.
+
+    Raises:
+        ConfigurationError: one cannot be read, or does not fit the values.
+    """
+    from onnx_ci.pipeline.model.arrays import as_tensor
+
+    if not settings.inputs:
+        return
+    expected = []
+    for value in values:
+        dims = None if value.dims is None else tuple(dim if isinstance(dim, int) else None for dim in value.dims)
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(value.element_type)
+        expected.append(ExpectedInput(name=value.name, dtype=dtype, dims=dims))
+    for name, path in find_inputs(Path.cwd(), settings.inputs).items():
+        yield name, [as_tensor(array) for array in read_inputs(path, expected)]
+
+
+def _about(fault: Finding, path: Path) -> Finding:
+    """The finding with the name of the file in its message."""
+    return dataclasses.replace(fault, message=f"{path}: {fault.message}")
+
+
+def _coarseness(model: onnx.ModelProto | Finding) -> int:
+    """How coarse the lowest precision is in which a file computes; 0 for float32, and for a file that cannot be read."""
+    precision = lowest_precision(model) if isinstance(model, onnx.ModelProto) else None
+    return 0 if precision is None else 1 + list(PRECISIONS).index(precision.name)
+
+
+def _check_sizes(sizes: Sizes, signature: Signature) -> None:
+    """Check that the axes for which sizes are given exist.
+
+    Raises:
+        ConfigurationError: one does not.
+    """
+    axes = axis_variables(signature.inputs).positions
+    for label in sizes:
+        if label not in axes:
+            names = f"the dynamic axes are {', '.join(axes)}" if axes else "no axis is dynamic"
+            raise ConfigurationError(f"no input has a dynamic axis {label!r}{did_you_mean(label, axes)}; {names}")
+
+
+def _check_drawable(values: Sequence[Value], name: str) -> None:
+    """Check that inputs can be made from a signature.
+
+    Raises:
+        ConfigurationError: they cannot; the message names the input.
+    """
+    for value in values:
+        if value.dims is None or type_name(value) in ("string", "complex64", "complex128"):
+            kind = "no declared rank" if value.element_type else "a type that is not a tensor"
+            what = f"the type {type_name(value)}" if value.dims is not None else kind
+            raise ConfigurationError(f"input {value.name!r} of {name} has {what}, so none can be made; give inputs: --inputs")

@@ -1,0 +1,370 @@
+"""``onnx-ci init --observe``: the recipes are those of the models that a program calls."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from onnx_ci.tools.observe.observe import observed_models, recipes_of
+
+PASSED, FAILED, USAGE = 0, 1, 2
+
+NETS = """
+    import dataclasses
+
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.layer = nn.Linear(width, width)
+
+        def forward(self, x):
+            return x + self.layer(x).relu()
+
+    class Base(nn.Module):
+        def __init__(self, classes):
+            super().__init__()
+            self.head = nn.Linear(4, classes)
+
+    class Scores(Base):
+        def __init__(self, classes=5, *, scale: float = 1.5):
+            super().__init__(classes)
+            self.block, self.scale = Block(4), scale
+
+        def forward(self, features, mask=None, scaled=False, power=1.0):
+            made = self.head(self.block(features)) ** power
+            made = made * mask[..., None] if mask is not None else made
+            return made * self.scale if scaled else made
+
+    class Plain(nn.Linear):
+        pass
+
+    class Whole(nn.Module):
+        def __init__(self, block, head, dtype=torch.float32):
+            super().__init__()
+            self.block, self.head = block, head(4, 2, dtype=dtype)
+
+        def forward(self, x):
+            return self.head(self.block(x))
+
+    class Pair(Base):
+        def forward(self, both, table):
+            return self.head(both[0] + both[1]) + table["bias"]
+
+    @dataclasses.dataclass
+    class Config:
+        classes: int = 3
+        widths: tuple = (4, 8)
+
+    class Options:
+        def __init__(self, classes):
+            self.classes = classes
+
+    class Keywords(Base):
+        def __init__(self, **options):
+            super().__init__(options["classes"])
+
+        def forward(self, x):
+            return self.head(x)
+
+    class Configured(Base):
+        def __init__(self, options):
+            super().__init__(options.classes)
+
+        def forward(self, x):
+            return self.head(x)
+"""
+MAIN = """import torch
+from nets import *
+
+if __name__ == "__main__":
+"""
+
+
+def write(project, lines, head=MAIN, name="serve.py"):
+    (project.root / name).write_text(head + "".join(f"    {line}\n" for line in lines), encoding="utf-8")
+
+
+@pytest.fixture
+def recipes(project):
+    """The recipes for what a program does with the networks, and what it prints."""
+    project.write("nets.py", NETS)
+
+    def recipes(*lines, head=MAIN):
+        write(project, lines, head)
+        done = project.command("onnx_ci", "init", "--no-github", "--observe", "python serve.py")
+        assert done.returncode == PASSED, done.stdout + done.stderr
+        return (project.root / "onnx_recipes.py").read_text(encoding="utf-8"), done
+
+    return recipes
+
+
+def test_the_recipe_builds_and_calls_the_model_as_the_program_does(project, recipes):
+    text, done = recipes(
+        "scores, loss = Scores(7, scale=2.0).eval(), torch.nn.MSELoss()",
+        "for batch, length in ((1, 5), (2, 6), (3, 5)):",
+        "    features, mask = torch.randn(batch, length, 4), torch.ones(batch, length)",
+        "    loss(scores(features, mask, scaled=True), torch.zeros(batch, length, 7))",
+        "print('served')",
+    )
+    assert "served\n" in done.stdout
+    assert "wrote onnx_recipes.py: recipes for Scores\n" in done.stdout
+    assert text == (
+        '"""The models that must export to ONNX, as the program called them. Verified by `onnx-ci run`."""\n\n'
+        "import onnx_ci\nimport torch\n\n\n"
+        "@onnx_ci.recipe(\n"
+        '    input_names=["features", "mask"],\n'
+        "    # The sizes that differed between 3 calls. Declare what else may vary, too.\n"
+        '    dynamic_axes={"features": {0: "batch", 1: "length"}, "mask": {0: "batch", 1: "length"}},\n'
+        ")\n"
+        "def scores():\n"
+        "    from nets import Scores\n\n"
+        "    # serve.py, line 5: scores, loss = Scores(7, scale=2.0).eval(), torch.nn.MSELoss()\n"
+        "    model = Scores(classes=7, scale=2.0)\n"
+        '    model = onnx_ci.adapt(model, inputs=["features", "mask"], fixed={"scaled": True, "power": 1.0})\n'
+        "    return model, (torch.randn(2, 6, 4), torch.ones(2, 6))\n"
+    )
+    done = project.command("onnx_ci", "run", "--opsets=17")
+    assert done.returncode == PASSED, done.stdout
+
+
+def test_numbers_are_fixed_and_what_they_were_is_told(project, recipes):
+    text, _ = recipes("for power in (2.0, 3.0):", "    Scores()(torch.randn(2, 3, 4), power=power)")
+    assert (
+        '# No size differed between 2 calls. Declare what may vary, such as the batch:\n    # dynamic_axes={"features"' in text
+    )
+    assert "    # power was 3.0, too. A file has one value of it; declare a recipe for each.\n" in text
+    assert 'onnx_ci.adapt(model, inputs=["features"], fixed={"scaled": False, "power": 2.0})\n' in text
+    assert project.command("onnx_ci", "run", "--opsets=17").returncode == PASSED
+
+
+def test_lists_and_dictionaries_of_tensors_are_made_of_tensors(project, recipes):
+    text, _ = recipes(
+        "for n in (1, 2):",
+        '    Pair(3)([torch.randn(n, 4), torch.rand(n, 4)], {"bias": torch.zeros(3)})',
+    )
+    assert 'dynamic_axes={"both.0": {0: "batch"}, "both.1": {0: "batch"}},' in text
+    assert 'return model, (), {"both": [torch.randn(2, 4), torch.rand(2, 4)], "table": {"bias": torch.zeros(3)}}' in text
+    assert project.command("onnx_ci", "run", "--opsets=17").returncode == PASSED
+
+
+@pytest.mark.parametrize(
+    ("options", "imports"),
+    [
+        ("Config(classes=2)", "    from nets import Config, Configured\n"),
+        ("Config(widths=(1, 2))", "    from nets import Config, Configured\n"),
+        (
+            "Namespace(classes=2, names={0: 'a', 1: 'b'})",
+            "    from argparse import Namespace\n    from nets import Configured\n",
+        ),
+    ],
+)
+def test_an_object_that_its_attributes_make_is_made(project, recipes, options, imports):
+    text, _ = recipes("from argparse import Namespace", f"Configured({options})(torch.randn(2, 4))")
+    assert imports in text
+    assert f"model = Configured(options={options})\n".replace("'", '"') in text.replace("'", '"')
+    assert project.command("onnx_ci", "run", "--opsets=17").returncode == PASSED
+
+
+def test_the_recipe_is_for_the_usual_arguments_and_tells_the_others(project, recipes):
+    text, _ = recipes(
+        "scores, features = Scores(), torch.randn(2, 3, 4)",
+        "scores(features)",
+        "scores(features, torch.ones(2, 3))",
+        "scores(features, torch.rand(2, 3))",
+    )
+    assert "    # 1 call of 3 had 'features' instead: that is another recipe.\n" in text
+    assert "torch.ones(2, 3)" in text
+    assert project.command("onnx_ci", "run", "--opsets=17").returncode == PASSED
+
+
+def test_keywords_of_a_constructor_are_passed_on(recipes):
+    text, _ = recipes("Keywords(classes=3, name='a')(torch.randn(2, 4))")
+    assert "Keywords(classes=3, name='a')" in text
+
+
+def test_a_tensor_has_the_range_of_the_observed_ones(recipes):
+    text, _ = recipes("Plain(4, 2)(torch.tensor([[48.0, 64.0, 50.0, 60.0]]))")
+    assert "torch.empty(1, 4).uniform_(48, 64)" in text
+
+
+def test_a_class_without_a_constructor_has_that_of_its_base(recipes):
+    text, _ = recipes("Plain(4, 2, bias=False)(torch.randn(3, 4))")
+    assert "model = Plain(in_features=4, out_features=2, bias=False, device=None, dtype=None)\n" in text
+
+
+@pytest.mark.parametrize(
+    ("lines", "obstacle"),
+    [
+        (["Configured(Options(2))(torch.randn(1, 4))"], "build the Configured as the program does, with its options"),
+        (
+            ["def net():", "    class Inner(Plain): pass", "    return Inner(4, 2)", "net()(torch.randn(1, 4))"],
+            "net.<locals>.Inner",
+        ),
+    ],
+)
+def test_what_cannot_be_built_is_an_error_of_the_recipe_that_says_so(project, recipes, lines, obstacle):
+    text, _ = recipes(*lines)
+    assert "raise NotImplementedError(" in text
+    done = project.command("onnx_ci", "run", "--opsets=17")
+    assert done.returncode == FAILED
+    assert obstacle in done.stdout
+
+
+def test_a_class_of_a_script_that_runs_when_it_is_imported_is_not_imported(recipes):
+    text, _ = recipes("Own(4, 2)(torch.randn(1, 4))", head="import torch\nclass Own(torch.nn.Linear): pass\nif 1:\n")
+    assert (
+        'NotImplementedError("move Own from serve.py, which runs when it is imported, to a module, and build it here")' in text
+    )
+
+
+@pytest.mark.parametrize("wrap", ["torch.compile", "torch.nn.DataParallel"])
+def test_the_model_in_a_wrapper_is_the_model(recipes, wrap):
+    text, _ = recipes(f"{wrap}(Plain(4, 2))(torch.randn(3, 4))")
+    assert "def plain():" in text
+
+
+def test_calls_that_fail_are_not_noted_and_a_program_that_fails_is_used_up_to_there(project, capfd):
+    project.write("nets.py", NETS)
+    calls = ["call(torch.randn(3, 5))", "call(torch.randn(3, 4))", "net(torch.randn(3, 5))"]
+    write(
+        project,
+        [
+            "import contextlib",
+            "def call(x):",
+            "    with contextlib.suppress(RuntimeError):",
+            "        net(x)",
+            "net = Plain(4, 2)",
+            *calls,
+        ],
+    )
+    (model,) = observed_models("python serve.py", project.root)
+    assert [call["input"]["shape"] for call in model.calls] == [[3, 4]]
+    assert "Warning" not in capfd.readouterr().err
+
+
+TRACES = """
+    import io, torch
+    from nets import Plain
+    net, x = Plain(4, 2), torch.randn(3, 4)
+    torch.manual_seed(0)
+    print(torch.jit.trace(net, x).graph)
+    print(torch.export.export(net, (x,), strict=False).graph)
+    print(torch.fx.symbolic_trace(torch.nn.Sequential(torch.nn.Sequential(net))).graph)
+    torch.onnx.export(net, (x,), io.BytesIO(), dynamo=False)
+    net(x)
+"""
+
+
+def test_a_program_that_traces_its_model_gets_the_same_graph(project, capfd):
+    project.write("nets.py", NETS)
+    project.write("serve.py", TRACES)
+    subprocess.run([sys.executable, "serve.py"], cwd=project.root, check=True)
+    usual = capfd.readouterr().out
+    models = observed_models("python serve.py", project.root)
+    observed = capfd.readouterr()
+    assert (re.sub(r"%\d+", "%", observed.out), "TracerWarning" in observed.err) == (re.sub(r"%\d+", "%", usual), False)
+    assert {model.name for model in models} == {"Plain"}
+    assert [model.built["arguments"]["out_features"] for model in models if not model.obstacle] == [{"plain": "2"}]
+
+
+def test_the_model_of_a_script_is_not_built(recipes):
+    text, _ = recipes("torch.jit.script(Base(2).head)(torch.randn(3, 4))")
+    assert 'NotImplementedError("return the Linear that the program builds, or build it as the program does")' in text
+
+
+def test_a_module_that_is_an_argument_is_built_too_and_a_class_is_named(project, recipes):
+    text, _ = recipes("Whole(Block(4), Plain)(torch.randn(3, 4))")
+    assert "    from nets import Block, Plain, Whole\n" in text
+    assert "model = Whole(block=Block(width=4), head=Plain, dtype=torch.float32)\n" in text
+    assert project.command("onnx_ci", "run", "--opsets=17").returncode == PASSED
+
+
+def test_models_that_were_built_with_other_arguments_have_recipes_of_their_own(project, recipes):
+    project.write("others.py", "import torch\nclass Plain(torch.nn.Linear):\n    pass\n")
+    text, _ = recipes(
+        "import others",
+        "for net in (Plain(4, 2), Plain(4, 2), Plain(6, 2), others.Plain(6, 2)):",
+        "    net(torch.randn(3, net.in_features))",
+    )
+    assert re.findall(r"def (.*)\(\):\n    from (.*) import Plain\n", text) == [
+        ("plain", "nets"),
+        ("plain_2", "nets"),
+        ("plain_3", "others"),
+    ]
+    assert "length" not in text
+    assert project.command("onnx_ci", "run", "--opsets=17").returncode == PASSED
+
+
+def test_of_a_factory_of_a_library_the_line_of_the_program_is_shown(recipes):
+    text, _ = recipes("torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2), 1)(torch.randn(3, 1, 8))")
+    assert "# serve.py, line 5: torch.nn.TransformerEncoder(" in text
+
+
+def test_classes_of_a_module_that_python_runs_are_imported_from_it(project):
+    project.write("package/__init__.py", "")
+    project.write("package/serve.py", "import torch\nclass Own(torch.nn.Linear): pass\nif __name__ == '__main__':\n")
+    with (project.root / "package/serve.py").open("a", encoding="utf-8") as script:
+        script.write("    Own(4, 2)(torch.randn(3, 4))\n")
+    assert "    from package.serve import Own\n" in recipes_of(observed_models("python -m package.serve", project.root))
+
+
+def test_a_script_without_a_name_that_can_be_imported_is_told(project):
+    write(
+        project, ["Own(4, 2)(torch.randn(3, 4))"], "import torch\nclass Own(torch.nn.Linear): pass\nif __name__:\n", "my-net.py"
+    )
+    assert "rename my-net.py, which has no name that can be imported" in recipes_of(
+        observed_models("python my-net.py", project.root)
+    )
+
+
+def test_a_server_is_ended_by_ctrl_c(project):
+    project.write("nets.py", NETS)
+    write(project, ["import time", "Plain(4, 2)(torch.randn(3, 4))", "print('ready', flush=True)", "time.sleep(600)"])
+    command = [sys.executable, "-m", "onnx_ci", "init", "--no-github", "--observe", "python serve.py"]
+    with subprocess.Popen(command, cwd=project.root, start_new_session=True, stdout=subprocess.PIPE, text=True) as init:
+        assert init.stdout.readline() == "ready\n"
+        os.killpg(init.pid, signal.SIGINT)  # as a terminal does
+        assert "wrote onnx_recipes.py: recipes for Plain\n" in init.communicate()[0]
+    assert init.returncode == PASSED
+
+
+def test_a_file_that_exists_is_not_changed_and_the_recipe_is_printed(project, recipes):
+    project.recipes()
+    before = (project.root / "onnx_recipes.py").read_text(encoding="utf-8")
+    text, done = recipes("Plain(4, 2)(torch.randn(3, 4))")
+    assert text == before
+    assert "add to your recipes:" in done.stdout
+    assert "def plain():" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("", "--observe needs a command"),
+        ("python 'serve.py", "is not a command: No closing quotation"),
+        ("no-such-program serve.py", "no-such-program cannot be started: No such file or directory"),
+        ("python -c pass", "python -c pass called no model with parameters; it must run a Python in which torch is installed"),
+        ("python -c 'exit(3)'", "ended with exit code 3 and called no model"),
+    ],
+)
+def test_a_command_without_models_is_an_error(project, command, said):
+    done = project.command("onnx_ci", "init", "--no-github", "--observe", command)
+    assert done.returncode == USAGE
+    assert said in done.stderr
+    assert not (project.root / "onnx_recipes.py").exists()
+
+
+def test_the_environment_keeps_its_own_startup(project, monkeypatch):
+    project.write("own/sitecustomize.py", "import builtins\nbuiltins.OWN = 7\n")
+    project.write("serve.py", "import torch\nassert OWN == 7\ntorch.nn.Linear(4, OWN)(torch.randn(3, 4))\n")
+    monkeypatch.setenv("PYTHONPATH", str(project.root / "own"))
+    (model,) = observed_models(f"{sys.executable} serve.py", project.root)
+    assert "out_features=7" in recipes_of([model])
