@@ -23,8 +23,8 @@ class Dying:
     folder: Path
     """Where ``count`` tells how many stages have begun there, and the name of the last one."""
 
-    def run_host(self, jobs, *others):
-        """In place of :func:`onnx_ci.engine.messages.run_host`."""
+    def run_worker(self, jobs, *others):
+        """In place of :func:`onnx_ci.engine.messages.run_worker`."""
         host._run_cell = self._run_cell
         self._count("host" if jobs[0].planned.cell.recipe == "victim" else "")
         host.serve(jobs, *others)

@@ -18,7 +18,7 @@ from e2e.chaos.running import ISOLATION
 from toolbox.cells import recipe_of
 
 from onnx_ci.config.settings import load_settings
-from onnx_ci.engine import scheduler as hosts
+from onnx_ci.engine import scheduler
 from onnx_ci.matrix.plan import plan_cell
 from onnx_ci.results.records import Cell, Severity
 
@@ -54,8 +54,8 @@ def judged(tmp_path, monkeypatch):
         folder = tmp_path / str(next(runs))
         folder.mkdir()
         dying = Dying(place, number, folder)
-        monkeypatch.setattr(hosts, "run_host", dying.run_host)
-        with hosts.open_engine(load_settings(tmp_path, flags={"jobs": 2, "isolation": isolation})) as engine:
+        monkeypatch.setattr(scheduler, "run_worker", dying.run_worker)
+        with scheduler.open_engine(load_settings(tmp_path, flags={"jobs": 2, "isolation": isolation})) as engine:
             found = {(each.cell.recipe, each.cell.opset): each for each in engine.run(list(cells(tmp_path)))}
         return found, (folder / "count").read_text().split()
 

@@ -22,7 +22,7 @@ class Job:
     looks: int = field(default=0, init=False)
 
     @property
-    def host(self):
+    def worker(self):
         self.looks += 1
         return self.key
 
@@ -42,32 +42,32 @@ def test_jobs_are_in_order_by_host():
         waiting.add(each)
     assert len(waiting) == 4
     assert waiting.get("a-2") is jobs[2]
-    assert ids(waiting.of_host(("a", None))) == ["a-0", "a-2"]
+    assert ids(waiting.of_worker(("a", None))) == ["a-0", "a-2"]
     assert waiting.count(("a", None)) == 2
     assert waiting.count(("never", None)) == 0
     assert waiting.first_of([("b", None), ("a", None)]) is jobs[0]
     waiting.remove("a-0")
     waiting.remove("a-0")
     assert waiting.first_of([("b", None), ("a", None)]) is jobs[1]
-    assert (waiting.get("a-0"), waiting.of_host(("c", None)), waiting.first_of([])) == (None, [], None)
+    assert (waiting.get("a-0"), waiting.of_worker(("c", None)), waiting.first_of([])) == (None, [], None)
     waiting.add(jobs[1])  # again: behind the others
-    assert ids(waiting.of_host(("b", None))) == ["b-3", "b-1"]
+    assert ids(waiting.of_worker(("b", None))) == ["b-3", "b-1"]
 
 
-def test_a_host_is_missing_until_it_is_started_and_again_once_it_has_ended():
+def test_a_worker_is_missing_until_it_is_started_and_again_once_it_has_ended():
     waiting = WaitingJobs()
     first, second, third = job(0, "a"), job(1, "a"), job(2, "b")
     for each in (first, second, third):
         waiting.add(each)
-    assert waiting.first_without_host() is first
-    waiting.host_started(("a", None))
-    assert waiting.first_without_host() is third
+    assert waiting.first_without_worker() is first
+    waiting.worker_started(("a", None))
+    assert waiting.first_without_worker() is third
     waiting.remove(first.id)
-    waiting.host_ended(("a", None))
-    assert waiting.first_without_host() is second
+    waiting.worker_ended(("a", None))
+    assert waiting.first_without_worker() is second
     waiting.remove(second.id)
-    waiting.host_started(("b", None))
-    assert waiting.first_without_host() is None
+    waiting.worker_started(("b", None))
+    assert waiting.first_without_worker() is None
 
 
 def test_what_needs_a_busy_gpu_is_passed_over():
@@ -75,10 +75,10 @@ def test_what_needs_a_busy_gpu_is_passed_over():
     jobs = [job(0, gpu="cuda:0"), job(1, gpu="cuda:1"), job(2)]
     for each in jobs:
         waiting.add(each)
-    assert waiting.first_without_host(busy_gpus={"cuda:0"}) is jobs[1]
-    assert waiting.first_without_host(busy_gpus={"cuda:0", "cuda:1"}) is jobs[2]
-    waiting.host_started(jobs[2].host)
-    assert waiting.first_without_host(busy_gpus={"cuda:0", "cuda:1"}) is None
+    assert waiting.first_without_worker(busy_gpus={"cuda:0"}) is jobs[1]
+    assert waiting.first_without_worker(busy_gpus={"cuda:0", "cuda:1"}) is jobs[2]
+    waiting.worker_started(jobs[2].worker)
+    assert waiting.first_without_worker(busy_gpus={"cuda:0", "cuda:1"}) is None
 
 
 @given(
@@ -98,10 +98,10 @@ def test_the_next_job_is_what_a_search_through_all_jobs_finds(actions, rng, busy
             waiting.remove(jobs.pop(rng.randrange(len(jobs))).id)
         elif action == "start" and jobs:
             started.add(key := rng.choice(jobs).key)
-            waiting.host_started(key)
+            waiting.worker_started(key)
         elif action == "end" and started:
             started.remove(key := rng.choice(sorted(started, key=repr)))
-            waiting.host_ended(key)
+            waiting.worker_ended(key)
         missing = [each for each in jobs if each.key not in started and each.gpu not in busy]
-        assert waiting.first_without_host(busy_gpus=busy) is next(iter(missing), None)
+        assert waiting.first_without_worker(busy_gpus=busy) is next(iter(missing), None)
         assert waiting.first_of(started) is next((each for each in jobs if each.key in started), None)

@@ -12,6 +12,7 @@ from onnx_ci.errors import ConfigurationError
 from onnx_ci.report import html, junit, markdown, sarif
 from onnx_ci.results.files import as_text, check_replaceable, write_json, write_text
 from onnx_ci.results.journal import Journal, journal_of
+from onnx_ci.tools.history import page as history_page
 
 REPORTS = {"passed": report(passed()), "failed": report(failed()), "empty": report()}
 ROOT = Path(__file__).parents[3]
@@ -87,5 +88,5 @@ def test_an_empty_file_costs_nobody_anything(tmp_path):
 
 
 def test_the_page_of_the_history_is_replaced(tmp_path):
-    past = html.Past(moments=(), limits=load_settings(tmp_path, environment={}).baseline_limits)
-    assert '<meta name="generator" content="onnx-ci">' in html.render_history(past)
+    limits = load_settings(tmp_path, environment={}).baseline_limits
+    assert '<meta name="generator" content="onnx-ci">' in history_page.render((), limits)
