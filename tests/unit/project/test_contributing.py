@@ -35,7 +35,7 @@ def test_files_and_folders_are_named_at_all():
         ("A setting", "onnx_ci/config/options.py", "opsets: tuple[int, ...] | None = option("),
         ("A setting", "onnx_ci/api.py", "class RunOptions("),
         ("A keyword of `@recipe`", "onnx_ci/collection/keywords.py", "class RecipeFields"),
-        ("A rule", "onnx_ci/results/rules.py", '"vacuous"'),
+        ("A rule", "onnx_ci/results/rules.toml", "[vacuous]"),
         ("A stage of a cell", "onnx_ci/results/stages.py", 'Stage("observability"'),
         ("A stage of a cell", "onnx_ci/pipeline/prepare/prepare.py", 'timed("observability"'),
         ("A stage of a cell", "onnx_ci/engine/cell.py", 'timed("export"'),
