@@ -92,7 +92,6 @@ class RunOptions(VerifyOptions, total=False):
     report: str | Path
     html: str | Path
     junit: str | Path
-    sarif: str | Path
     code_quality: str | Path
     artifacts: str | Path
     save_inputs: str | Path

@@ -453,14 +453,6 @@ class SettingsTable:
         metavar="PATH",
         help="Write the report as JUnit's XML, which CI systems show as tests: one for each cell.",
     )
-    sarif: Path | None = option(
-        kind=PATH,
-        role=Role.FILES,
-        group=Group.OUTPUT,
-        default=None,
-        metavar="PATH",
-        help="Write what is wrong as SARIF, for code scanning.",
-    )
     code_quality: Path | None = option(
         kind=PATH,
         role=Role.FILES,

@@ -24,16 +24,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from onnx_ci.config.values import OFF
-from onnx_ci.errors import ConfigurationError, ExitCode, describe_exception
+from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, describe_exception
 from onnx_ci.github import runner
-from onnx_ci.github.annotations import annotations_of
 from onnx_ci.github.inputs import Inputs, read_inputs
 from onnx_ci.github.install import install
 from onnx_ci.github.publish import publish
-from onnx_ci.report import sarif
+from onnx_ci.report.annotations import Annotation, failures_of, warnings_of
 from onnx_ci.report.markdown import escape
 from onnx_ci.report.text import summary_lines
-from onnx_ci.results.files import read_json, write_json, write_text
+from onnx_ci.results.files import read_json, write_json
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.rules import DEATHS
 from onnx_ci.results.run_report import RunReport
@@ -60,10 +59,9 @@ def prepare() -> ExitCode:
     """Validate the inputs, install onnx-ci, and choose the folders for this use of the action."""
     try:
         inputs = read_inputs(os.environ)
-    except ConfigurationError as error:
-        return _give_up(str(error), ExitCode.USAGE)
-    if problem := install(inputs):
-        return _give_up(problem, ExitCode.ENVIRONMENT)
+        install(inputs)
+    except OnnxCiError as error:
+        return _give_up(str(error), error.exit_code)
     places = _Places.new()
     places.inputs.write_text(json.dumps(to_json(inputs)), encoding="utf-8")
     name = inputs.artifact_name or places.name
@@ -165,10 +163,6 @@ class _Places:
         return self.upload / "report.html"
 
     @property
-    def sarif(self) -> Path:
-        return self.upload / "report.sarif"
-
-    @property
     def artifacts(self) -> Path:
         return self.upload / "onnx"
 
@@ -223,8 +217,6 @@ def _conclude(inputs: Inputs, places: _Places, ended: runner.Ended) -> ExitCode:
         write_json(report, places.report)
     if not places.page.is_file():
         _onnx_ci(inputs, "report", "--part", f"--html={places.page}", "--", str(places.report), output=Path(os.devnull))
-    workspace = Path(os.environ.get("GITHUB_WORKSPACE") or ".")
-    write_text(sarif.render(report, Path(inputs.directory), workspace), places.sarif)
     _show(report, inputs, places, ended)
     return ExitCode(ended.code) if ended.code in list(ExitCode) else ExitCode.INTERNAL
 
@@ -253,7 +245,7 @@ def _with_files(report: RunReport, inputs: Inputs, places: _Places) -> RunReport
     flags = [*words, "--shard=1/1", f"--select={','.join(failed)}", f"--cache={OFF}"]
     targets = [f"--artifacts={places.artifacts}", f"--report={again}"]
     # The files that the caller asks for are those of the first run.
-    targets += [f"--{form}={places.folder / f'again.{form}'}" for form in ("html", "junit", "sarif")]
+    targets += [f"--{form}={places.folder / f'again.{form}'}" for form in ("html", "junit", "code-quality")]
     targets.append(f"--summary={os.devnull}")
     # The log has its output already.
     command = ("run", *flags, *targets, "--", *inputs.paths)
@@ -297,6 +289,25 @@ def _show(report: RunReport, inputs: Inputs, places: _Places, ended: runner.Ende
     runner.write_output("report", _delivered(places.report, inputs))
     runner.write_output("html", _delivered(places.page, inputs))
     runner.write_output("upload", str(places.upload) if _is_uploaded(report, inputs) else "")
+
+
+def annotations_of(report: RunReport, directory: Path, workspace: Path) -> list[Annotation]:
+    """As many annotations of ``report`` as GitHub shows, failures first.
+
+    Args:
+        report: the report.
+        directory: the folder that the run worked in.
+        workspace: the root of the checkout, to which the paths of annotations are relative.
+    """
+    shown: list[Annotation] = []
+    for found in (failures_of(report, directory, workspace), warnings_of(report, directory, workspace)):
+        if len(found) <= runner.ANNOTATION_LIMIT:
+            shown += found
+        else:
+            first = found[: runner.ANNOTATION_LIMIT - 1]
+            rest = f"… and {len(found) - len(first)} more, in the summary and the report"
+            shown += [*first, Annotation(level=first[0].level, message=rest)]
+    return shown
 
 
 def _delivered(file: Path, inputs: Inputs) -> str:

@@ -1,4 +1,4 @@
-"""The report as one HTML page that loads nothing: the verdict, the grid, the failures, the drift, the times and every cell.
+"""The report as one HTML page that loads nothing: the verdict, the grid, the failures, the times and every cell.
 
 This module prepares the values, and the templates beside it show them. Without JavaScript, only the filter and the details of
 passed cells are missing: a large project has thousands of these, so they are compressed and expanded on demand.
@@ -11,7 +11,7 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -21,11 +21,9 @@ from onnx_ci.report.comparison import Comparison, Movement, moved_rows, verdict_
 from onnx_ci.report.environments import blame, gathered
 from onnx_ci.report.excerpt import excerpt
 from onnx_ci.report.grid import Grid, Row, grid
-from onnx_ci.report.node_picture import node_picture
-from onnx_ci.report.plot import plot
 from onnx_ci.report.templates import asset, fill, shade
 from onnx_ci.report.text import cause_in_short, count_line, duration, reasons, sentence
-from onnx_ci.results.records import Cell, CellResult, Severity
+from onnx_ci.results.records import Cell, CellResult, Finding, Severity
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.text import count, listed
 
@@ -104,7 +102,6 @@ def render(report: RunReport, repeat: Callable[[Cell], str], context: Context = 
             "since": _since(context.since, context.since_name, anchors) if context.since else None,
             "grid": _grid(table, report, anchors, context.since),
             "baseline": baseline_changes(report.cells),
-            "drift": plot(table),
             "rules": _rules(report.cells),
             "times": _times(report.cells, anchors),
             "setup": report if report.environment or report.settings else None,
@@ -217,29 +214,21 @@ def _grid(table: Grid, report: RunReport, anchors: Mapping[Cell, str], since: Co
 
 
 def _groups(table: Grid) -> list[dict[str, object]]:
-    """The numbered rows of the grid. Those of a large grid are grouped by the folder of their recipes, or by their file."""
-    rows = list(enumerate(table.rows))
-    by_folder, by_file = ([key(_source(row)) for row in table.rows] for key in (_folder, str))
-    keys = by_folder if len(set(by_folder)) > 1 else by_file
-    if len(rows) < _LARGE or not 1 < len(set(keys)) <= len(rows) / 2:
-        return [{"title": "", "counts": "", "rows": rows}]
-    groups: dict[str, list[tuple[int, Row]]] = {}
-    for key, row in zip(keys, rows, strict=True):
+    """The rows of the grid. Those of a large grid are grouped by the folder of their recipes, or by their file."""
+    sources = [next(result.cell.source for result in row.results if result is not None) for row in table.rows]
+    folders = [str(PurePosixPath(source).parent) for source in sources]
+    keys = folders if len(set(folders)) > 1 else sources
+    if len(table.rows) < _LARGE or not 1 < len(set(keys)) <= len(table.rows) / 2:
+        return [{"title": "", "counts": "", "rows": table.rows}]
+    groups: dict[str, list[Row]] = {}
+    for key, row in zip(keys, table.rows, strict=True):
         groups.setdefault(key, []).append(row)
     return [{"title": key, "counts": _counts(each), "rows": each} for key, each in groups.items()]
 
 
-def _source(row: Row) -> str:
-    return next(result.cell.source for result in row.results if result is not None)
-
-
-def _folder(source: str) -> str:
-    return str(PurePosixPath(source).parent)
-
-
-def _counts(rows: Collection[tuple[int, Row]]) -> str:
+def _counts(rows: Sequence[Row]) -> str:
     """``30 rows: 440 passed, 10 failed``."""
-    statuses = Counter(result.status for _, row in rows for result in row.results if result is not None)
+    statuses = Counter(result.status for row in rows for result in row.results if result is not None)
     return f"{count(len(rows), 'row')}: {', '.join(f'{number} {status}' for status, number in statuses.items())}"
 
 
@@ -318,7 +307,7 @@ def _details(result: CellResult, command: str, alike: Sequence[tuple[str, str]],
         "details.html.jinja",
         result=result,
         causes=[
-            (cause, remedy, *_code(cause, context.code_in), *_picture(cause))
+            (cause, remedy, *_code(cause, context.code_in), _with_steps(cause))
             for cause, remedy in by_remedy(causes_of(result.findings))
         ],
         alike=alike,
@@ -346,7 +335,6 @@ def _is_file_in(directory: Path, name: str) -> bool:
         return False
 
 
-def _picture(cause: Cause) -> tuple[str, str]:
-    """The input on which the nodes around a cause were run, and their picture. Both are empty if they were not."""
-    finding = next((each for each in (cause.finding, *cause.consequences) if each.steps), None)
-    return ("", "") if finding is None else (finding.probe or "", node_picture(finding.steps))
+def _with_steps(cause: Cause) -> Finding | None:
+    """The finding of a cause around whose fault the nodes were run; ``None`` if there is none."""
+    return next((each for each in (cause.finding, *cause.consequences) if each.steps), None)

@@ -1,4 +1,4 @@
-"""The verdict on a pull request as a headline, a comment that shows what moved against the base, and a badge.
+"""The verdict on a pull request as a headline and a comment that shows what moved against the base.
 
 Whoever opens a pull request can write its report. So all text of reports stands in code, where GitHub looks for no mention,
 link or HTML.
@@ -15,7 +15,7 @@ from onnx_ci.baseline.changes import in_bytes
 from onnx_ci.config.reproduce import record_from, repeat_from
 from onnx_ci.report.causes import SharedFailure, causes_of, in_words, shared_failures
 from onnx_ci.report.comparison import Comparison, MovedCell, Movement, verdict_in_words
-from onnx_ci.report.markup import code_block, code_span, fitting, printable, size_of
+from onnx_ci.report.markup import code_block, code_span, fitting, size_of
 from onnx_ci.report.text import finding_lines
 from onnx_ci.results.records import Cell, CellResult, Finding, Severity
 from onnx_ci.results.run_report import RunReport
@@ -260,18 +260,3 @@ def _compared(comparison: Comparison, links: Links) -> Iterable[str]:
     if comparison.versions:
         sentences.append(f"The packages differ: {code_span(comparison.versions[:_LONGEST_FAILURE])}.")
     yield f"\n<sub>{' '.join(sentences)}</sub>\n"
-
-
-_COLOURS = {RunVerdict.PASSED: "brightgreen", RunVerdict.FAILED: "red", RunVerdict.NOTHING_RAN: "lightgrey"}
-
-
-def badge(report: RunReport) -> dict[str, str | int]:
-    """The verdict as a badge, in the JSON that the endpoint badge of shields.io reads."""
-    failing = sum(result.status.is_bad for result in report.cells)
-    cells = count(len(report.cells), "cell")
-    message = {
-        RunVerdict.PASSED: f"{report.counts.get('passed', 0)} of {cells} passed",
-        RunVerdict.FAILED: f"{failing} of {cells} failed" if failing else "failed",
-        RunVerdict.NOTHING_RAN: "nothing ran",
-    }[report.verdict]
-    return {"schemaVersion": 1, "label": "ONNX export", "message": printable(message), "color": _COLOURS[report.verdict]}

@@ -1,4 +1,4 @@
-"""The templates of the report page, which hold all its HTML and SVG, and the functions that they call.
+"""The templates of the report page, which hold all its HTML, and the functions that they call.
 
 Every value that a template outputs is made printable and escaped, so no template can forget it.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from onnx_ci.report.grid import NOT_RUN, WARNED, word
 from onnx_ci.report.markup import printable
-from onnx_ci.report.text import duration, sentence, told
+from onnx_ci.report.text import duration, sentence, step_rows, told
 from onnx_ci.results.records import CellResult, Status
 from onnx_ci.results.rules import RULES
 from onnx_ci.text import count
@@ -78,6 +78,7 @@ def environment(package: str = "onnx_ci.report") -> Environment:
         "duration": duration,
         "printable": printable,
         "sentence": sentence,
+        "step_rows": step_rows,
         "told": told,
         "shade": shade,
         "word": word,

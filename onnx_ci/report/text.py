@@ -274,9 +274,13 @@ def finding_lines(findings: Iterable[Finding], *, code_in: Path | None = None) -
 
 def step_lines(steps: Sequence[NodeStep]) -> list[str]:
     """The nodes around a fault as a table in which those at fault are marked."""
-    rows = [("", "node", "line", "error ÷ rounding", "at", "file", "model")]
-    rows += [(">" if step.is_culprit else "", step.node, *_of_step(step)) for step in steps]
-    return _table(rows)
+    return _table(step_rows(steps))
+
+
+def step_rows(steps: Sequence[NodeStep]) -> list[tuple[str, ...]]:
+    """The rows of that table, the first with the titles of its columns."""
+    heads = ("", "node", "line", "error ÷ rounding", "at", "file", "model")
+    return [heads, *((">" if step.is_culprit else "", step.node, *_of_step(step)) for step in steps)]
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

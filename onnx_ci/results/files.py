@@ -52,7 +52,6 @@ _BEGINNING = 4096
 """The bytes at the beginning of a document that show who wrote it."""
 _WRITTEN_BY_US = re.compile(
     rb'(?:\s*\{\s*"schema_version": \d+,\s*"revision": '  # a report or its journal
-    rb'|\s*\{\s*"\$schema": "[^"]*sarif[^"]*",[^[]*\[\s*\{\s*"tool": \{\s*"driver": \{\s*"name": "onnx-ci"'
     rb'|\[\]\s*$|\[\s*\{\s*"check_name": "onnx-ci/'  # code quality
     rb'|<\?xml [^>]*>\s*<testsuites name="onnx-ci"'
     rb"|## ONNX export: "

@@ -47,9 +47,7 @@ class Rule:
 
 
 _TABLE = tomllib.loads(Path(__file__).with_name("rules.toml").read_text(encoding="utf-8"))
-RULES = {
-    id: Rule(id=id, **{**fields, "severity": Severity(fields.get("severity", "error"))}) for id, fields in _TABLE.items()
-}
+RULES = {id: Rule(id=id, **{**fields, "severity": Severity(fields.get("severity", "error"))}) for id, fields in _TABLE.items()}
 """Every rule by its id, in the order of the table."""
 
 DEATHS = frozenset({"crash", "timeout", "out-of-memory"})

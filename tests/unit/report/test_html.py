@@ -23,9 +23,8 @@ from onnx_ci.report.comparison import compare
 from onnx_ci.report.grid import grid, word
 from onnx_ci.report.markup import printable
 from onnx_ci.report.merge import merge
-from onnx_ci.report.plot import plot
 
-VOID = {"br", "input", "link", "meta", "path", "rect"}
+VOID = {"br", "input", "link", "meta", "rect"}
 
 
 @dataclass(eq=False)
@@ -280,6 +279,17 @@ def test_the_line_of_a_cause_is_shown_with_the_code_around_it(tmp_path):
     ]
 
 
+def test_the_nodes_around_a_fault_are_a_table_in_which_those_at_fault_are_marked():
+    (nodes,) = [each for each in page_of(report(located_failure())).all("table") if "Node by node" in each.text]
+    assert nodes.all("caption")[0].text == "Node by node on n=3"
+    assert [[each.text for each in row.elements if each.tag in ("th", "td")] for row in nodes.all("tr")] == [
+        ["", "node", "line", "error ÷ rounding", "at", "file", "model"],
+        ["", "Mul 'a'", "net.py:7", "0", "[1, 2]", "1.5", "1.5"],
+        ["×at fault", "Mul 'b'", "net.py:7", "5e+06", "[1, 2]", "2", "1.5"],
+        ["", "Mul 'c'", "net.py:7", "2.5e+06", "[1, 2]", "1.75", "1.5"],
+    ]
+
+
 def test_the_page_begins_with_what_the_run_is_about():
     revision = Revision(commit="a1b2c3d4" * 5, branch="main", is_modified=True)
     page = page_of(some_run(revision=revision))
@@ -406,7 +416,7 @@ def test_text_from_outside_is_text_wherever_it_stands():
     assert shown.startswith("</script>")
     assert shown.endswith("`${hacked}␀red␇���😀\n]]>")
     assert "<img src=x" in page.all("dl", "run")[0].text
-    for id in ("problems", "not-run", "grid", "failures", "since", "drift", "rules", "times", "setup", "cells"):
+    for id in ("problems", "not-run", "grid", "failures", "since", "rules", "times", "setup", "cells"):
         assert "<img src=x" in page.one(id).text, id
     entries = page.all("div", "details")
     assert len(entries) == len(Status)
@@ -468,59 +478,3 @@ def test_numbers_that_are_none_are_shown():
         "×beyond the limit nan",
         "×beyond the limit inf",
     ]
-    assert "drift nan with limit 32 at opset 9" in page.one("drift").text
-    assert "nan" not in "".join(path.attributes["d"] for path in page.all("path"))
-
-
-def heights(*results: CellResult) -> tuple[list[float], float]:
-    """The heights of the points of a plot, from the left, and of the limit, both from the bottom up."""
-    picture = read(plot(grid(results)).svg)
-    points = [
-        (float(x), -float(y) - (4 if path.attributes["class"] == "crosses" else 0))
-        for path in picture.all("path")
-        if path.attributes["class"] in ("dots", "crosses")
-        for x, y in re.findall(r"M(\d+) ([\d.]+)", path.attributes["d"])
-    ]
-    (limit,) = [path.attributes["d"] for path in picture.all("path", "limit")]
-    return [y for _, y in sorted(points)], -float(re.match(r"M\d+ ([\d.]+)", limit)[1])
-
-
-def test_the_plot_shows_each_drift_against_its_limit_on_a_logarithmic_scale():
-    values = [0.0, 1e-9, 0.032, 3.2, 32.0, 320.0, 3.2e7, 1e300, math.inf, math.nan]
-    points, limit = heights(*(timed_pass(value, opset=opset) for opset, value in enumerate(values, start=9)))
-    assert points == sorted(points)
-    assert points[4] == limit
-    assert points[3] - points[2] == pytest.approx(2 * (points[5] - points[4]), abs=0.3)
-    assert points[0] == points[1] < points[2]
-    assert points[6] < points[7] == points[8] == points[9]
-
-
-def test_with_several_limits_the_plot_shows_shares_of_them():
-    results = [timed_pass(value, opset=opset) for opset, value in ((9, 3.2), (10, 320.0))]
-    results.append(replace(timed_pass(opset=11), outputs=(drift(drift=0.1, limit=1.0),)))
-    points, limit = heights(*results)
-    assert points[0] == points[2] < limit < points[1]
-    assert "as a multiple of each output's limit" in plot(grid(results)).caption
-
-
-def test_the_plot_says_in_words_what_it_shows():
-    run = [timed_pass(), detailed_failure(opset=10), detailed_failure(recipe="other"), timed_pass(recipe="third", opset=10)]
-    picture = plot(grid(run))
-    assert "3 lines, one for each recipe and device; 2 of them cross the limit." in picture.caption
-    assert "The largest: net cpu, drift 4e+06 with limit 32 at opset 10." in picture.caption
-    svg = read(picture.svg)
-    assert svg.all("svg")[0].attributes["role"] == "img"
-    assert svg.all("svg")[0].attributes["aria-label"] in picture.caption
-    assert [(g.attributes["data-row"], g.all("title")[0].text.split(",")[0]) for g in svg.all("g")] == [
-        ("0", "net cpu"),
-        ("1", "other cpu"),
-        ("2", "third cpu"),
-    ]
-    assert plot(grid([CellResult(cell=cell(), status=Status.ERROR)])) is None
-
-
-def test_names_in_a_crowded_plot_do_not_overlap():
-    svg = read(plot(grid([timed_pass(1.0 + number / 1e3, recipe=f"net{number}") for number in range(50)])).svg)
-    places = [float(text.attributes["y"]) for text in svg.all("text", "end")]
-    assert 5 < len(places) < 50
-    assert all(later - earlier >= 15 for earlier, later in zip(sorted(places), sorted(places)[1:], strict=False))

@@ -13,7 +13,7 @@ from onnx_ci import Problem, Severity, SourceLine
 from onnx_ci.report import html
 from onnx_ci.report.comparison import compare, moved_rows
 from onnx_ci.report.markup import code_block, code_span
-from onnx_ci.report.pull_request import COMMENT_LIMIT, Links, badge, comment, headline
+from onnx_ci.report.pull_request import COMMENT_LIMIT, Links, comment, headline
 from onnx_ci.results.rules import finding
 
 LINE = SourceLine(file="model.py", line=41, text="return x")
@@ -232,20 +232,6 @@ def test_no_text_of_a_report_is_markup_a_link_or_a_mention(hostile, has_base):
     assert all(line.count("|") == 8 for line in text.splitlines() if line.startswith("| ") and "`" in line)
     title = headline(compare(head, base))
     assert title.isprintable()
-
-
-@pytest.mark.parametrize(
-    ("found", "message", "colour"),
-    [
-        (report(*GREEN), "9 of 9 cells passed", "brightgreen"),
-        (report(*GREEN, skipped()), "9 of 10 cells passed", "brightgreen"),
-        (report(*GREEN, failed()), "1 of 10 cells failed", "red"),
-        (report(problems=(PROBLEM,)), "failed", "red"),
-        (report(skipped()), "nothing ran", "lightgrey"),
-    ],
-)
-def test_a_badge_is_what_an_endpoint_answers(found, message, colour):
-    assert badge(found) == {"schemaVersion": 1, "label": "ONNX export", "message": message, "color": colour}
 
 
 def test_a_new_warning_is_told_in_words_before_what_only_changed_and_on_the_page():

@@ -3,12 +3,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from dataclasses import replace
 
 import pytest
 from toolbox.records import cell, drift, failed, passed, report, run_of, setting, skipped, warned
 
-from onnx_ci import CellResult, ConfigurationError, Problem, RunReport, Status
+from onnx_ci import CellResult, ConfigurationError, NodeStep, Problem, RunReport, Status
 from onnx_ci.config.reproduce import repeat_from, repeat_with_cli, repeat_with_pytest
 from onnx_ci.config.settings import load_settings
 from onnx_ci.report import html, markdown
@@ -24,6 +25,7 @@ from onnx_ci.report.text import (
     left_out,
     outcome,
     outcome_in_short,
+    step_lines,
     summary_lines,
 )
 from onnx_ci.results.files import read_json, read_reports, write_json, write_text
@@ -674,3 +676,29 @@ def test_a_cell_that_passes_shows_no_row_above_its_limit():
     assert "masks empty" not in "".join(line for line in explain(passes, "REPEAT").splitlines() if "edge" not in line)
     assert "… and 1 more" in explain(passes, "REPEAT")
     assert "masks empty" in explain(replace(passes, status=Status.FAILED, findings=()), "REPEAT")
+
+
+def test_the_nodes_around_a_fault_are_a_table_that_marks_what_is_at_fault():
+    line = SourceLine(file="net.py", line=7, text="<y> = x & z")
+
+    def step(node, error=None, *, is_culprit=False, can_run=True):
+        known = error is not None
+        return NodeStep(
+            node=node, inputs=(), is_culprit=is_culprit, can_run=can_run, operator="", source=line if known else None,
+            shape=(2, 3), index=(1, 2) if known else None, file_value=1.5 + error if known else None,
+            model_value=1.5 if known else None, error=error, noise=1e-7 if known else None,
+        )  # fmt: skip
+
+    steps = [
+        step("Relu 'a'", 0.0),
+        step("Mul 'b'", 0.5, is_culprit=True),
+        step("Add 'c<'", 0.25),
+        step("Split 'd'", can_run=False),
+    ]
+    assert [re.split(r"  +", line.strip()) for line in step_lines(steps)] == [
+        ["node", "line", "error ÷ rounding", "at", "file", "model"],
+        ["Relu 'a'", "net.py:7", "0", "[1, 2]", "1.5", "1.5"],
+        [">", "Mul 'b'", "net.py:7", "5e+06", "[1, 2]", "2", "1.5"],
+        ["Add 'c<'", "net.py:7", "2.5e+06", "[1, 2]", "1.75", "1.5"],
+        ["Split 'd'", "does not run"],
+    ]
