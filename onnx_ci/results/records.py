@@ -208,17 +208,11 @@ class NodeStep:
 
     node: str
     """``Conv '/conv1/Conv'``."""
-    inputs: tuple[int, ...]
-    """The positions of the earlier steps whose results are its inputs."""
     is_culprit: bool
     can_run: bool
     """Whether it runs without an error on these inputs."""
-    operator: str
-    """The operator of the model that gives the same value: ``aten.convolution``; empty if there is none."""
     source: SourceLine | None
-    """The line that calls the operator."""
-    shape: tuple[int, ...]
-    """Of its first output."""
+    """The line that computes the same value."""
     index: tuple[int, ...] | None
     """Where the two values differ most; ``None`` if they cannot be compared."""
     file_value: float | None

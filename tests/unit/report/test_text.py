@@ -684,8 +684,8 @@ def test_the_nodes_around_a_fault_are_a_table_that_marks_what_is_at_fault():
     def step(node, error=None, *, is_culprit=False, can_run=True):
         known = error is not None
         return NodeStep(
-            node=node, inputs=(), is_culprit=is_culprit, can_run=can_run, operator="", source=line if known else None,
-            shape=(2, 3), index=(1, 2) if known else None, file_value=1.5 + error if known else None,
+            node=node, is_culprit=is_culprit, can_run=can_run, source=line if known else None,
+            index=(1, 2) if known else None, file_value=1.5 + error if known else None,
             model_value=1.5 if known else None, error=error, noise=1e-7 if known else None,
         )  # fmt: skip
 
