@@ -21,7 +21,7 @@ from onnx_ci.errors import OnnxCiError
 from onnx_ci.opsets import exporter_order, format_opsets
 from onnx_ci.report.markdown import escape
 from onnx_ci.report.merge import merge
-from onnx_ci.report.text import sentence
+from onnx_ci.report.text import describe_finding
 from onnx_ci.results.files import read_reports
 from onnx_ci.results.records import CellResult, Finding, Severity, Status
 from onnx_ci.results.run_report import RunReport
@@ -184,7 +184,7 @@ _LONGEST = 300
 
 def _why(result: CellResult) -> str:
     """The declared reason or, if there is none, the first finding."""
-    reason = result.reason or sentence(_errors(result)[0])
+    reason = result.reason or describe_finding(_errors(result)[0])
     return escape(reason if len(reason) <= _LONGEST else f"{reason[: _LONGEST - 1]}…")
 
 

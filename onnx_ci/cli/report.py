@@ -25,7 +25,7 @@ from onnx_ci.config.reproduce import repeat_from
 from onnx_ci.config.settings import find_root
 from onnx_ci.environment.git import repository_of
 from onnx_ci.report import code_quality, junit, markdown
-from onnx_ci.report.comparison import compare
+from onnx_ci.report.comparison import compare_runs
 from onnx_ci.report.merge import merge
 from onnx_ci.report.written import page
 from onnx_ci.results.files import as_text, read_reports, write_json, write_text
@@ -114,5 +114,5 @@ def show_report(
 
 def _page(report: RunReport, repeat: Callable[[Cell], str], earlier: tuple[str, RunReport] | None) -> str:
     name, before = ("", None) if earlier is None else earlier
-    since = None if before is None else compare(report, before, settings_from({}).baseline_limits)
+    since = None if before is None else compare_runs(report, before, settings_from({}).baseline_limits)
     return page(report, repeat, since=since, since_name=name, code_in=Path.cwd())

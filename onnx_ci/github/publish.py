@@ -25,7 +25,7 @@ from onnx_ci.github.artifact import DOWNLOAD_LIMIT, report_of
 from onnx_ci.github.comment import Comment, decide
 from onnx_ci.github.inputs import PublishInputs, read_publish_inputs
 from onnx_ci.github.rest import ApiError, Repository
-from onnx_ci.report.comparison import Comparison, compare
+from onnx_ci.report.comparison import RunComparison, compare_runs
 from onnx_ci.report.merge import merge
 from onnx_ci.report.pull_request import Links, comment, headline
 from onnx_ci.results.json_data import NotJsonError, from_json, read_document
@@ -354,7 +354,7 @@ def _publish_pull_requests(publication: _Publication) -> None:
         return
     for number, pull in enumerate(pulls):
         base, page = _base(publication, pull.base.ref)
-        comparison = compare(publication.report, base)
+        comparison = compare_runs(publication.report, base)
         text = comment(comparison, Links(head=event.workflow_run.html_url, base=page, branch=pull.base.ref))
         if inputs.check and number == 0:  # a check is about the commit
             _check(publication, comparison, text)
@@ -368,11 +368,11 @@ def _publish_branch(publication: _Publication) -> None:
         _nothing("the run is about neither a pull request nor a branch of this repository")
         return
     if inputs.check:
-        comparison = compare(publication.report, None)
+        comparison = compare_runs(publication.report, None)
         _check(publication, comparison, comment(comparison, Links(head=event.workflow_run.html_url)))
 
 
-def _check(publication: _Publication, comparison: Comparison, text: str) -> None:
+def _check(publication: _Publication, comparison: RunComparison, text: str) -> None:
     """Add a check to the commit, whose title is the headline."""
     run = publication.event.workflow_run
     passed = comparison.after.verdict is RunVerdict.PASSED
@@ -389,7 +389,7 @@ def _check(publication: _Publication, comparison: Comparison, text: str) -> None
     _say(f"check: {title}")
 
 
-def _comment(publication: _Publication, number: int, comparison: Comparison, text: str) -> None:
+def _comment(publication: _Publication, number: int, comparison: RunComparison, text: str) -> None:
     """Create, edit or delete the comment on a pull request."""
     repository = publication.repository
     listed = repository.pages(f"issues/{number}/comments")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_ci.config.settings import find_root
-from onnx_ci.report.causes import cause_key, causes_of, in_words
-from onnx_ci.report.text import sentence
+from onnx_ci.report.causes import cause_key, causes_of, describe_cells
+from onnx_ci.report.text import describe_finding
 from onnx_ci.results.records import CellResult, Finding, Problem, Severity, SkipCause
 from onnx_ci.results.run_report import RunReport
 
@@ -94,7 +94,9 @@ def _broken(
             Annotation(
                 level=severity.value,
                 title=f"{recipe}: {first.rule}",
-                message=f"{sentence(first)}\n{in_words(each.cell for each, _ in findings)}\nremedy: {first.remedy}",
+                message="\n".join(
+                    [describe_finding(first), describe_cells(each.cell for each, _ in findings), f"remedy: {first.remedy}"]
+                ),
                 file=file,
                 line=line,
                 rule=first.rule,

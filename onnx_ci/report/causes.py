@@ -42,7 +42,7 @@ class SharedFailure:
     @property
     def cells(self) -> str:
         """``at opsets 12-14 on cpu``."""
-        return in_words(result.cell for result in self.results)
+        return describe_cells(result.cell for result in self.results)
 
     @property
     def title(self) -> str:
@@ -86,10 +86,10 @@ class _HasFinding(Protocol):
 _T = TypeVar("_T", bound=_HasFinding)
 
 
-def by_remedy(told: Iterable[_T]) -> list[tuple[_T, str]]:
+def by_remedy(items: Iterable[_T]) -> list[tuple[_T, str]]:
     """Causes or shared findings, those with one remedy together, with the remedy after the last of them and nothing before."""
     groups: dict[tuple[Severity, str], list[_T]] = {}
-    for each in told:
+    for each in items:
         groups.setdefault((each.finding.severity, each.finding.remedy), []).append(each)
     return [
         (each, remedy if position == len(group) else "")
@@ -143,7 +143,7 @@ class SharedFinding:
         """``net at opsets 12-14 on cpu``, ``net, lstm and 3 more in 45 cells``."""
         recipes = list(dict.fromkeys(cell.recipe for cell in self.cells))
         if len(recipes) == 1:
-            return f"{recipes[0]} {in_words(self.cells)}"
+            return f"{recipes[0]} {describe_cells(self.cells)}"
         return f"{listed_shortly(recipes)} in {count(len(self.cells), 'cell')}"
 
 
@@ -227,7 +227,7 @@ def cause_key(finding: Finding) -> object:
 _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]\d+)?")
 
 
-def in_words(cells: Iterable[Cell], *, before: str = "at ") -> str:
+def describe_cells(cells: Iterable[Cell], *, before: str = "at ") -> str:
     """``at opsets 9-12 on cpu, at opset 18 on cuda``; each part begins with ``before``."""
     opsets: dict[str, list[int]] = {}
     for cell in cells:
@@ -240,12 +240,12 @@ def in_words(cells: Iterable[Cell], *, before: str = "at ") -> str:
     )
 
 
-def of_recipes_in_words(cells: Iterable[Cell]) -> str:
+def describe_cells_by_recipe(cells: Iterable[Cell]) -> str:
     """``net at opsets 13-17 on cpu and lstm at opset 18 on cpu``."""
     by_recipe: dict[str, list[Cell]] = {}
     for cell in cells:
         by_recipe.setdefault(cell.recipe, []).append(cell)
-    return listed_shortly([f"{recipe} {in_words(group)}" for recipe, group in by_recipe.items()])
+    return listed_shortly([f"{recipe} {describe_cells(group)}" for recipe, group in by_recipe.items()])
 
 
 def _places(finding: Finding) -> frozenset[object]:

@@ -17,12 +17,12 @@ from pathlib import Path, PurePosixPath
 
 from onnx_ci.baseline.changes import in_bytes
 from onnx_ci.report.causes import Cause, CommonCause, baseline_changes, by_remedy, causes_of, common_causes, shared_failures
-from onnx_ci.report.comparison import Comparison, Movement, moved_rows, verdict_in_words
-from onnx_ci.report.environments import blame, gathered
+from onnx_ci.report.comparison import Movement, RunComparison, changed_rows, describe_verdict
+from onnx_ci.report.environments import describe_failing_environments, gathered
 from onnx_ci.report.excerpt import excerpt
 from onnx_ci.report.grid import Grid, Row, grid
 from onnx_ci.report.templates import asset, fill, shade
-from onnx_ci.report.text import cause_in_short, count_line, duration, reasons, sentence
+from onnx_ci.report.text import describe_finding, describe_first_cause, describe_reasons, format_counts, format_duration
 from onnx_ci.results.records import Cell, CellResult, Finding, Severity
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.text import count, listed
@@ -48,7 +48,7 @@ _VERSIONS = ("torch", "onnx", "onnxruntime", "onnxruntime-gpu", "onnx-ci", "pyth
 class Context:
     """What a page shows besides the report itself."""
 
-    since: Comparison | None = None
+    since: RunComparison | None = None
     """What moved since an earlier run."""
     since_name: str = ""
     """What the earlier run is called, such as the path of its report."""
@@ -56,10 +56,10 @@ class Context:
     """The directory that the files in findings are relative to, to show the code around their lines."""
 
 
-_REPORT_ALONE = Context()
+_NO_CONTEXT = Context()
 
 
-def render(report: RunReport, repeat: Callable[[Cell], str], context: Context = _REPORT_ALONE) -> str:
+def render(report: RunReport, repeat: Callable[[Cell], str], context: Context = _NO_CONTEXT) -> str:
     """The whole report as a page. Text from outside is shown as text, never as markup, and the page may load nothing.
 
     Args:
@@ -69,13 +69,13 @@ def render(report: RunReport, repeat: Callable[[Cell], str], context: Context = 
     """
     anchors = _anchors([result.cell for result in report.cells])
     causes = common_causes(shared_failures(report.cells))
-    told_in_full = [failure.first.cell for cause in causes for failure in cause.failures]
+    first_cells = [failure.first.cell for cause in causes for failure in cause.failures]
     open_cells = [cause.first.cell for cause in causes] if len(causes) <= _OPEN else []
     alike = _same_cause(causes, anchors)
     details = {
         result.cell: _details(result, repeat(result.cell), alike.get(result.cell, ()), context) for result in report.cells
     }
-    built = _built(report.cells, told_in_full, details)
+    built = _built(report.cells, first_cells, details)
     entries = {
         result.cell: {
             "anchor": anchors[result.cell],
@@ -91,14 +91,14 @@ def render(report: RunReport, repeat: Callable[[Cell], str], context: Context = 
     page = fill(
         "page.html.jinja",
         verdict=report.verdict,
-        counts=count_line(report),
+        counts=format_counts(report),
         run=_run(report),
         statuses={**report.counts, **({"warned": report.warned} if report.warned else {})},
         skip="failures" if causes else "grid",
         sections={
             "problems": report.problems,
             "not-run": report.not_run,
-            "failures": _causes(causes, {cell: entries.pop(cell) for cell in told_in_full}),
+            "failures": _causes(causes, {cell: entries.pop(cell) for cell in first_cells}),
             "since": _since(context.since, context.since_name, anchors) if context.since else None,
             "grid": _grid(table, report, anchors, context.since),
             "baseline": baseline_changes(report.cells),
@@ -162,12 +162,12 @@ def _same_cause(causes: Sequence[CommonCause], anchors: Mapping[Cell, str]) -> d
 
 
 def _causes(causes: Sequence[CommonCause], entries: Mapping[Cell, dict[str, object]]) -> list[dict[str, object]]:
-    """The causes, each with its anchor, its title, and the cells that are told in full."""
+    """The causes, each with its anchor, its title, and the first cell of each recipe."""
     taken: set[str] = set()
     return [
         {
             "anchor": _anchor(f"cause-{_first_rule(cause)}-{cause.first.cell.recipe}", taken),
-            "title": cause_in_short(cause.first) or cause.first.status.value,
+            "title": describe_first_cause(cause.first) or cause.first.status.value,
             "recipes": [(failure.first.cell.recipe, failure.cells) for failure in cause.failures],
             "entries": [entries[failure.first.cell] for failure in cause.failures],
         }
@@ -180,7 +180,7 @@ def _first_rule(cause: CommonCause) -> str:
     return causes[0].finding.rule if causes else cause.first.status.value
 
 
-def _since(since: Comparison, name: str, anchors: Mapping[Cell, str]) -> dict[str, object]:
+def _since(since: RunComparison, name: str, anchors: Mapping[Cell, str]) -> dict[str, object]:
     revision = since.before.revision if since.before else None
     movements = Counter(each.movement for each in since.moved if each.before and each.after)
     return {
@@ -192,12 +192,12 @@ def _since(since: Comparison, name: str, anchors: Mapping[Cell, str]) -> dict[st
         "versions": since.versions,
         "settings": ", ".join(each.words for each in since.settings),
         "totals": since.totals,
-        "rows": moved_rows(since),
+        "rows": changed_rows(since),
         "anchors": anchors,
     }
 
 
-def _grid(table: Grid, report: RunReport, anchors: Mapping[Cell, str], since: Comparison | None) -> dict[str, object]:
+def _grid(table: Grid, report: RunReport, anchors: Mapping[Cell, str], since: RunComparison | None) -> dict[str, object]:
     results = report.cells
     marks = {} if since is None else {each.cell: each.mark for each in since.moved}
     return {
@@ -209,7 +209,7 @@ def _grid(table: Grid, report: RunReport, anchors: Mapping[Cell, str], since: Co
         "examples": {shade(result): result for result in results},  # for the legend
         "has_warnings": any(result.warnings for result in results),
         "has_gaps": any(None in row.results for row in table.rows),
-        "notes": [*blame(report), *reasons(results)],
+        "notes": [*describe_failing_environments(report), *describe_reasons(results)],
     }
 
 
@@ -232,19 +232,19 @@ def _counts(rows: Sequence[Row]) -> str:
     return f"{count(len(rows), 'row')}: {', '.join(f'{number} {status}' for status, number in statuses.items())}"
 
 
-def _title(result: CellResult, since: Comparison | None) -> str:
+def _title(result: CellResult, since: RunComparison | None) -> str:
     """``drift 1.31 of 16, 1.2 MiB, 3.2 s; before: drift 0.4 of 16, 1.1 MiB, 3.0 s``: what is measured of a cell."""
     before = None if since is None else since.earlier.get(result.cell)
     was = "" if before is None else _measures(before)
-    if before is not None and verdict_in_words(before) != verdict_in_words(result):
-        was = ", ".join(filter(None, [verdict_in_words(before), was]))
+    if before is not None and describe_verdict(before) != describe_verdict(result):
+        was = ", ".join(filter(None, [describe_verdict(before), was]))
     return "; ".join(filter(None, [_measures(result), f"before: {was}" if was else ""]))
 
 
 def _measures(result: CellResult) -> str:
     drift = f"drift {result.worst.drift:.3g} of {result.worst.limit:g}" if result.worst else ""
     size = in_bytes(result.facts.file_bytes) if result.facts else ""
-    time = duration(result.seconds) if result.timings else ""
+    time = format_duration(result.seconds) if result.timings else ""
     return ", ".join(filter(None, [drift, size, time]))
 
 
@@ -276,7 +276,7 @@ def _about(result: CellResult) -> str:
     """The rules that a cell breaks, and the start of its first error or warning, or of the reason for its status."""
     findings = [cause.finding for cause in causes_of(result.findings)]
     is_told = result.status.is_bad or result.warnings
-    text = " ".join((sentence(findings[0]) if findings and is_told else result.reason).split())
+    text = " ".join((describe_finding(findings[0]) if findings and is_told else result.reason).split())
     beginning = text if len(text) <= _EXCERPT else f"{text[: _EXCERPT - 1]}…"
     return ": ".join(filter(None, [", ".join(dict.fromkeys(each.rule for each in findings)), beginning]))
 
@@ -294,14 +294,14 @@ def _details(result: CellResult, command: str, alike: Sequence[tuple[str, str]],
     before = context.since.earlier.get(result.cell) if context.since else None
     facts = {
         "exporter": result.cell.exporter,
-        "took": ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in result.timings.items()),
+        "took": ", ".join(f"{stage} {format_duration(seconds)}" for stage, seconds in result.timings.items()),
         "cached": "yes: the verdict and the times are from an earlier run" if result.cached else result.why_run or "no",
         "CPU and GPU": "; ".join(each.in_words for each in result.cpu_vs_gpu),
         "observability": "" if share is None else f"{share:.0%} of the model is visible in its outputs",
         "inputs": "; ".join(each.in_words for each in result.inputs),
         "size": in_bytes(result.facts.file_bytes) if result.facts else "",
         "file": result.artifact or "",
-        "before": "" if before is None else ", ".join(filter(None, [verdict_in_words(before), _measures(before)])),
+        "before": "" if before is None else ", ".join(filter(None, [describe_verdict(before), _measures(before)])),
     }
     return fill(
         "details.html.jinja",

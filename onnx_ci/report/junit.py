@@ -13,7 +13,7 @@ from xml.etree.ElementTree import Element, SubElement
 
 from onnx_ci.report.causes import causes_of
 from onnx_ci.report.markup import printable
-from onnx_ci.report.text import detail_lines, explain, sentence
+from onnx_ci.report.text import describe_finding, describe_result, detail_lines
 from onnx_ci.results.records import Cell, CellResult, Problem, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
@@ -71,11 +71,11 @@ def _case_of(result: CellResult, repeat: str) -> Element:
         causes = causes_of(result.findings) if result.status.is_bad else []
         if causes:
             first = causes[0].finding
-            outcome = {"type": _attribute(first.rule), "message": _attribute(f"{first.rule}: {sentence(first)}")}
+            outcome = {"type": _attribute(first.rule), "message": _attribute(f"{first.rule}: {describe_finding(first)}")}
         else:
             outcome = {"type": result.status.value, "message": _attribute(result.reason)}
         child = SubElement(case, _TAGS[result.status], outcome)
-        child.text = printable(explain(result, repeat)) if result.status.is_bad else None
+        child.text = printable(describe_result(result, repeat)) if result.status.is_bad else None
     if lines := detail_lines(result):
         SubElement(case, "system-out").text = printable("\n".join(lines))
     return case

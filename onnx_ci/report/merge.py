@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.report.environments import gathered, names_of
-from onnx_ci.report.text import outcome
+from onnx_ci.report.text import describe_outcome
 from onnx_ci.results.json_data import to_json
-from onnx_ci.results.records import CellResult, Origin, SettingValue, SkipCause, Status, versions_in_words
+from onnx_ci.results.records import CellResult, Origin, SettingValue, SkipCause, Status, format_versions
 from onnx_ci.results.run_report import Part, RunReport
 from onnx_ci.text import listed
 
@@ -112,7 +112,7 @@ def _named(report: RunReport, name: str) -> RunReport:
         report,
         cells=tuple(dataclasses.replace(each, cell=dataclasses.replace(each.cell, environment=name)) for each in report.cells),
         problems=tuple(
-            dataclasses.replace(each, message=f"with {versions_in_words(name)}: {each.message}") for each in report.problems
+            dataclasses.replace(each, message=f"with {format_versions(name)}: {each.message}") for each in report.problems
         ),
         not_run=ids(report.not_run),
         in_other_jobs=ids(report.in_other_jobs),
@@ -155,9 +155,9 @@ def _check_agreement(files: tuple[str, str], results: tuple[CellResult, CellResu
     """Raise an error if the results of one cell in two files differ in what they say about the export."""
     if differing := _differing(*results):
         raise ConfigurationError(
-            f"{files[0]} and {files[1]} contradict each other about {results[0].cell.id}: {outcome(results[0])} and "
-            f"{outcome(results[1])}; they differ in {listed(differing)}. A report has one result per cell and environment: "
-            "leave out one of the files, or run each cell in one job only"
+            f"{files[0]} and {files[1]} contradict each other about {results[0].cell.id}: {describe_outcome(results[0])} and "
+            f"{describe_outcome(results[1])}; they differ in {listed(differing)}. A report has one result per cell and "
+            "environment: leave out one of the files, or run each cell in one job only"
         )
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from onnx_ci.baseline.changes import in_bytes
 from onnx_ci.config.reproduce import record_from, repeat_from
-from onnx_ci.report.causes import SharedFailure, causes_of, in_words, shared_failures
-from onnx_ci.report.comparison import Comparison, MovedCell, Movement, verdict_in_words
+from onnx_ci.report.causes import SharedFailure, causes_of, describe_cells, shared_failures
+from onnx_ci.report.comparison import CellChange, Movement, RunComparison, describe_verdict
 from onnx_ci.report.markup import code_block, code_span, fitting, size_of
 from onnx_ci.report.text import finding_lines
 from onnx_ci.results.records import Cell, CellResult, Finding, Severity
@@ -43,7 +43,7 @@ class Links:
     """The name of the base's branch."""
 
 
-def headline(comparison: Comparison, name: Callable[[str], str] = one_line) -> str:
+def headline(comparison: RunComparison, name: Callable[[str], str] = one_line) -> str:
     """The verdict in one line: ``2 of 240 cells broke: resnet50 at opsets 13-17 on cpu, since model.py:41``.
 
     Args:
@@ -78,7 +78,7 @@ def headline(comparison: Comparison, name: Callable[[str], str] = one_line) -> s
     return _passing(comparison)
 
 
-def _passing(comparison: Comparison) -> str:
+def _passing(comparison: RunComparison) -> str:
     """The headline where no cell fails or is fixed: ``8 of 9 cells passed, 1 skipped; 2 changed``."""
     head = comparison.after
     cells, passed = count(len(head.cells), "cell"), head.counts.get("passed", 0)
@@ -104,7 +104,7 @@ def _first(results: Sequence[CellResult], name: Callable[[str], str]) -> str:
 def _cells(cells: Iterable[Cell]) -> str:
     """Cells of one recipe: ``net at opsets 9-12 on cpu``."""
     cells = tuple(cells)
-    return _short(f"{cells[0].recipe} {in_words(cells)}")
+    return _short(f"{cells[0].recipe} {describe_cells(cells)}")
 
 
 def _line_at_fault(result: CellResult) -> str:
@@ -116,7 +116,7 @@ def _short(text: str) -> str:
     return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 1]}…"
 
 
-def comment(comparison: Comparison, links: Links, limit: int = COMMENT_LIMIT) -> str:
+def comment(comparison: RunComparison, links: Links, limit: int = COMMENT_LIMIT) -> str:
     """The comment in Markdown: the headline, a table of what moved, the failures, and how to accept changes of baselines."""
     head = comparison.after
     first = f"### {_MARKS[head.verdict]} ONNX export: {headline(comparison, code_span)}\n"
@@ -152,18 +152,18 @@ def _left_out(number: int, what: str) -> str:
     return f"\n… and {number} more {what}{'' if number == 1 else 's'}, in the report.\n" if number > 0 else ""
 
 
-def _moved_cells(comparison: Comparison) -> list[str]:
+def _moved_cells(comparison: RunComparison) -> list[str]:
     """The rows of the table: cells of one recipe that moved alike."""
-    groups: dict[object, list[MovedCell]] = {}
+    groups: dict[object, list[CellChange]] = {}
     for moved in comparison.news:
-        statuses = tuple(result and verdict_in_words(result) for result in (moved.before, moved.after))
+        statuses = tuple(result and describe_verdict(result) for result in (moved.before, moved.after))
         kinds = moved.kinds if moved.movement in (Movement.CHANGED, Movement.WARNS) else None
         key = moved.movement, moved.cell.source, moved.cell.recipe, statuses, kinds
         groups.setdefault(key, []).append(moved)
     return [_row(group, has_base=comparison.before is not None) for group in groups.values()]
 
 
-def _row(group: Sequence[MovedCell], *, has_base: bool) -> str:
+def _row(group: Sequence[CellChange], *, has_base: bool) -> str:
     before = [moved.before for moved in group if moved.before is not None]
     after = [moved.after for moved in group if moved.after is not None]
     first = group[0]
@@ -190,7 +190,7 @@ def _pair(before: str, after: str) -> str:
 
 
 def _status(results: Sequence[CellResult]) -> str:
-    return verdict_in_words(results[0]) if results else ""
+    return describe_verdict(results[0]) if results else ""
 
 
 def _drift(results: Sequence[CellResult]) -> str:
@@ -207,7 +207,7 @@ def _time(results: Sequence[CellResult]) -> str:
     return f"{sum(each.seconds for each in results):.1f} s" if results else ""
 
 
-def _operators(moved: MovedCell) -> str:
+def _operators(moved: CellChange) -> str:
     """The operators that were added and removed, or how many there are."""
     words = [words for kind, words in moved.unmeasured if kind == "operators"]
     if words:
@@ -240,7 +240,7 @@ def _is_to_accept(finding: Finding) -> bool:
     return finding.baseline_change is not None and finding.severity is not Severity.NOTE
 
 
-def _compared(comparison: Comparison, links: Links) -> Iterable[str]:
+def _compared(comparison: RunComparison, links: Links) -> Iterable[str]:
     """What the head was compared with, and what is different for the run as a whole."""
     this = f"[This run]({links.head})" if links.head else "This run"
     if comparison.before is None:

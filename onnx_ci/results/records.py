@@ -85,7 +85,7 @@ class Cell:
     @property
     def versions(self) -> str:
         """``torch 2.15.0, onnxruntime 1.32.0``: the environment in words; empty if it has no name."""
-        return "" if self.environment is None else versions_in_words(self.environment)
+        return "" if self.environment is None else format_versions(self.environment)
 
     @property
     def gpu(self) -> str | None:
@@ -115,7 +115,7 @@ class Cell:
         )
 
 
-def versions_in_words(environment: str) -> str:
+def format_versions(environment: str) -> str:
     """``torch 2.15.0, onnxruntime 1.32.0`` for :attr:`Cell.environment`."""
     return environment.replace("==", " ").replace(",", ", ")
 

@@ -19,8 +19,8 @@ from toolbox.shown_runs import HOSTILE, detailed_failure, hostile_run, located_f
 
 from onnx_ci import CellResult, Finding, Revision, RunReport, Severity, Status
 from onnx_ci.report import html
-from onnx_ci.report.comparison import compare
-from onnx_ci.report.grid import grid, word
+from onnx_ci.report.comparison import compare_runs
+from onnx_ci.report.grid import format_result, grid
 from onnx_ci.report.markup import printable
 from onnx_ci.report.merge import merge
 
@@ -169,7 +169,7 @@ def test_the_grid_has_a_place_for_each_cell_that_leads_to_it():
     table = page.one("grid").all("table")[0]
     assert [th.text for th in table.all("th") if th.attributes["scope"] == "col"] == ["opset", "9", "10"]
     rows = [[each.text for each in row.elements if each.tag in ("th", "td")] for row in table.all("tbody")[0].all("tr")]
-    expected = [[row.title, *(word(result) for result in row.results)] for row in grid(run.cells).rows]
+    expected = [[row.title, *(format_result(result) for result in row.results)] for row in grid(run.cells).rows]
     assert [[text.replace("no cell", "") for text in row] for row in rows] == expected
     for row, known in zip(table.all("tbody")[0].all("tr"), grid(run.cells).rows, strict=True):
         for place, result in zip(row.all("td"), known.results, strict=True):
@@ -328,7 +328,7 @@ def test_what_moved_since_an_earlier_run_is_a_section_and_marked_in_the_grid():
     earlier = run_of(
         timed_pass(), timed_pass(0.5, opset=10), passed(opset=11), passed(recipe="old"), torch="2.12.0", revision=revision
     )
-    context = html.Context(since=compare(run, earlier), since_name="main.json")
+    context = html.Context(since=compare_runs(run, earlier), since_name="main.json")
     page = page_of(run, context=context)
     told = page.one("since")
     assert (
@@ -405,9 +405,9 @@ def test_a_run_without_cells_has_a_page():
 def test_text_from_outside_is_text_wherever_it_stands():
     run = hostile_run()
     earlier = replace(run, cells=(replace(run.cells[1], status=Status.PASSED),), environment={})
-    context = html.Context(since=compare(run, earlier), since_name=HOSTILE)
+    context = html.Context(since=compare_runs(run, earlier), since_name=HOSTILE)
     page = page_of(run, lambda cell: HOSTILE, context)
-    usual = page_of(some_run(), context=html.Context(since=compare(some_run(), report(timed_pass(99.0)))))
+    usual = page_of(some_run(), context=html.Context(since=compare_runs(some_run(), report(timed_pass(99.0)))))
     assert {each.tag for each in page.elements} <= {each.tag for each in usual.elements}
     assert {name for each in page.elements for name in each.attributes} <= {
         name for each in usual.elements for name in each.attributes

@@ -9,7 +9,7 @@ import torch
 from onnx_ci import Severity
 from onnx_ci.pipeline.export.exporter_warnings import KNOWN_WARNINGS, judge_warnings
 from onnx_ci.processes.capture import Notice
-from onnx_ci.report.text import sentence
+from onnx_ci.report.text import describe_finding
 
 BRANCH = "Converting a tensor to a Python boolean might cause the trace to be incorrect. We can't record the data flow."
 
@@ -63,7 +63,7 @@ def test_a_warning_is_told_once_a_place_and_dropped_where_the_recipe_allows_it()
     here = {"filename": str(Path.cwd() / "net.py"), "line": 7}
     (found,) = judged(BRANCH, BRANCH, **here)
     assert (found.source.file, found.source.line) == ("net.py", 7)
-    assert sentence(found).startswith("net.py:7: a value that may vary is frozen into the file: Converting a tensor")
+    assert describe_finding(found).startswith("net.py:7: a value that may vary is frozen into the file: Converting a tensor")
     assert judged(BRANCH, allowed=["Python bool"], **here) == []
     assert judged(BRANCH, allowed=["may vary is frozen"], **here) == []  # what the finding says is the warning, too
     assert len(judged(BRANCH, allowed=["not folded"], **here)) == 1
