@@ -24,7 +24,8 @@ from onnx_ci.cli.common import (
 from onnx_ci.config.reproduce import repeat_from
 from onnx_ci.config.settings import find_root
 from onnx_ci.environment.git import repository_of
-from onnx_ci.report import code_quality, junit, markdown
+from onnx_ci.report import junit, markdown
+from onnx_ci.report.annotations import code_quality
 from onnx_ci.report.comparison import compare_runs
 from onnx_ci.report.merge import merge
 from onnx_ci.report.written import page
@@ -89,7 +90,7 @@ def show_report(
         "markdown": lambda: markdown.render(report, repeat),
         "html": lambda: _page(report, repeat, earlier),
         "junit": lambda: junit.render(report, repeat),
-        "code_quality": lambda: code_quality.render(report, Path.cwd(), repository),
+        "code_quality": lambda: code_quality(report, Path.cwd(), repository),
         "json": lambda: as_text(report),
     }
     if _OUTPUT not in targets.values():

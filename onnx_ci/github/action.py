@@ -64,7 +64,14 @@ def prepare() -> ExitCode:
         return _give_up(str(error), error.exit_code)
     places = _Places.new()
     places.inputs.write_text(json.dumps(to_json(inputs)), encoding="utf-8")
-    name = inputs.artifact_name or places.name
+    # A name that no other job of the run and no other use of the action in this job has.
+    parts = [
+        "onnx-ci",
+        os.environ.get("GITHUB_JOB"),
+        os.environ.get("JOB_INDEX"),
+        places.number if places.number != "1" else "",
+    ]
+    name = inputs.artifact_name or "-".join(filter(None, parts))
     runner.write_output("folder", str(places.folder))
     runner.write_output("artifact-name", name)
     if inputs.cache != OFF and inputs.mode == "run":
@@ -102,7 +109,7 @@ def _saves(cache: str) -> bool:
 
 def gate() -> ExitCode:
     """Run the command that the inputs request. Its exit code becomes an output of the step, and the step itself succeeds."""
-    places = _Places(folder=Path(os.environ.pop("FOLDER")))  # the verdicts in the cache depend on the command's variables
+    places = _Places(Path(os.environ.pop("FOLDER")))  # the verdicts in the cache depend on the command's variables
     inputs = from_json(Inputs, json.loads(places.inputs.read_text(encoding="utf-8")))
     places.upload.mkdir()
     code = {"run": _run, "matrix": _matrix, "report": _merge}[inputs.mode](inputs, places)
@@ -110,11 +117,26 @@ def gate() -> ExitCode:
     return ExitCode.PASSED
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class _Places:
-    """The files and folders of one use of the action."""
+    """The files and folders of one use of the action.
 
-    folder: Path
+    Args:
+        folder: the folder of this use.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.inputs = folder / "inputs.json"
+        self.summary = folder / "summary.md"
+        self.upload = folder / "upload"
+        """The folder to upload: the reports and the ONNX files."""
+        self.report = self.upload / "report.json"
+        self.page = self.upload / "report.html"
+        self.artifacts = self.upload / "onnx"
+        self.cache = folder.with_name("onnx-ci-cache")
+        """One for all uses in a job: the key of a verdict contains everything that the verdict depends on."""
+        self.number = folder.name.removeprefix("onnx-ci-")
+        """Counts the uses of the action in this job, from 1."""
 
     @classmethod
     def new(cls) -> _Places:
@@ -123,48 +145,7 @@ class _Places:
         folders = (temporary / f"onnx-ci-{number}" for number in itertools.count(1))
         folder = next(folder for folder in folders if not folder.exists())
         folder.mkdir(parents=True)
-        return cls(folder=folder)
-
-    @property
-    def name(self) -> str:
-        """A name that no other job of the run and no other use of the action in this job has."""
-        number = self.number if self.number != "1" else ""
-        return "-".join(filter(None, ["onnx-ci", os.environ.get("GITHUB_JOB"), os.environ.get("JOB_INDEX"), number]))
-
-    @property
-    def number(self) -> str:
-        """Counts the uses of the action in this job, from 1."""
-        return self.folder.name.removeprefix("onnx-ci-")
-
-    @property
-    def inputs(self) -> Path:
-        return self.folder / "inputs.json"
-
-    @property
-    def cache(self) -> Path:
-        """One for all uses in a job: the key of a verdict contains everything that the verdict depends on."""
-        return self.folder.with_name("onnx-ci-cache")
-
-    @property
-    def summary(self) -> Path:
-        return self.folder / "summary.md"
-
-    @property
-    def upload(self) -> Path:
-        """The folder to upload: the reports and the ONNX files."""
-        return self.folder / "upload"
-
-    @property
-    def report(self) -> Path:
-        return self.upload / "report.json"
-
-    @property
-    def page(self) -> Path:
-        return self.upload / "report.html"
-
-    @property
-    def artifacts(self) -> Path:
-        return self.upload / "onnx"
+        return cls(folder)
 
 
 def _run(inputs: Inputs, places: _Places) -> ExitCode:

@@ -91,7 +91,7 @@ class CellChange:
     cell: Cell
     before: CellResult | None
     after: CellResult | None
-    moves: tuple[MeasureChange, ...] = ()
+    measures: tuple[MeasureChange, ...] = ()
     """The measures that moved, the most important first."""
     rules: str = ""
     """``numeric-drift → checker``: the rules that it breaks if both runs fail; empty if they are the same."""
@@ -118,35 +118,21 @@ class CellChange:
     @property
     def mark(self) -> str:
         """``worse`` or ``better`` if its verdict or its drift moved; otherwise empty."""
-        shown = [move for move in self.moves if move.measure in (Measure.VERDICT, Measure.DRIFT)]
+        shown = [move for move in self.measures if move.measure in (Measure.VERDICT, Measure.DRIFT)]
         return "" if not shown else "worse" if shown[0].is_worse else "better"
 
     @property
     def kinds(self) -> frozenset[str]:
         """What moved, without the time."""
-        return frozenset([*(kind for kind, _ in self.unmeasured), *(move.measure for move in self.moves)]) - {Measure.TIME}
+        return frozenset([*(kind for kind, _ in self.unmeasured), *(move.measure for move in self.measures)]) - {Measure.TIME}
 
     @property
     def unmeasured(self) -> list[tuple[str, str]]:
         """What no measure shows, each with its kind: ``("operators", "+1 Conv")``."""
         shown = {"drift": Measure.DRIFT, "size": Measure.SIZE}
-        measured = {move.measure for move in self.moves}
+        measured = {move.measure for move in self.measures}
         rules = [("rules", f"rules {self.rules}")] if self.rules else []
         return rules + [(each.kind, each.words) for each in self.changes if shown.get(each.kind) not in measured]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChangedSetting:
-    """A setting for what is checked that is not as it was."""
-
-    name: str
-    before: str | None
-    after: str | None
-
-    @property
-    def words(self) -> str:
-        """``max-drift 16 → 1000``."""
-        return f"{self.name} {self.before or 'none'} → {self.after or 'none'}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,12 +157,12 @@ class RunComparison:
     """The cells that are not as they were, the most important first. Without an earlier report, every cell is new."""
 
     @property
-    def settings(self) -> tuple[ChangedSetting, ...]:
-        """The settings for what is checked that are different; without an earlier report, none."""
+    def settings(self) -> tuple[str, ...]:
+        """``max-drift 16 → 1000``: the settings for what is checked that are different; without an earlier report, none."""
         if self.before is None:
             return ()
         values = zip(_DECIDING, _values(self.before, _DECIDING), _values(self.after, _DECIDING), strict=True)
-        return tuple(ChangedSetting(name=name, before=before, after=after) for name, before, after in values if before != after)
+        return tuple(f"{name} {before or 'none'} → {after or 'none'}" for name, before, after in values if before != after)
 
     @property
     def versions(self) -> str:
@@ -261,11 +247,11 @@ def compare_runs(after: RunReport, before: RunReport | None, limits: Limits = BA
             cell=result.cell,
             before=previous,
             after=result,
-            moves=tuple(_measure_changes(previous, result, limits)),
+            measures=tuple(_measure_changes(previous, result, limits)),
             rules=_other_rules(previous, result),
             changes=() if old is None or new is None else tuple(changes(old, new, limits)),
         )
-        if both.moves or both.rules or both.changes:
+        if both.measures or both.rules or both.changes:
             moved.append(both)
     order: list[Movement | None] = [*Movement, None]
     return RunComparison(before=before, after=after, moved=tuple(sorted(moved, key=lambda each: order.index(each.movement))))
@@ -386,7 +372,7 @@ def changed_rows(comparison: RunComparison) -> list[ChangedRow]:
     for row in grid(comparison.after.cells).rows:
         cells = [result.cell for result in row.results if result is not None and result.cell in moved]
         for cell in cells:
-            for move in moved[cell].moves:
+            for move in moved[cell].measures:
                 verdicts = (move.before, move.after) if move.measure is Measure.VERDICT else ()
                 measured.setdefault((row.title, (move.words, verdicts)), []).append((cell, move))
             for _, words in moved[cell].unmeasured:

@@ -190,7 +190,7 @@ def _since(since: RunComparison, name: str, anchors: Mapping[Cell, str]) -> dict
         "new": sum(each.before is None for each in since.moved),
         "gone": [each.cell.id for each in since.moved if each.after is None],
         "versions": since.versions,
-        "settings": ", ".join(each.words for each in since.settings),
+        "settings": ", ".join(since.settings),
         "totals": since.totals,
         "rows": changed_rows(since),
         "anchors": anchors,

@@ -255,7 +255,7 @@ def _compared(comparison: RunComparison, links: Links) -> Iterable[str]:
         words = (f"{each.title} {each.before} → {each.after}" + f" ({each.change})" * bool(each.change) for each in totals)
         sentences.append(f"Over the cells that both have: {'; '.join(words)}.")
     if comparison.settings:
-        settings = ", ".join(each.words for each in comparison.settings)
+        settings = ", ".join(comparison.settings)
         sentences.append(f"The settings differ: {code_span(settings[:_LONGEST_FAILURE])}.")
     if comparison.versions:
         sentences.append(f"The packages differ: {code_span(comparison.versions[:_LONGEST_FAILURE])}.")

@@ -87,7 +87,8 @@ def _is_broken(result: CellResult | None, *, is_short: bool) -> bool:
 def _without_times(comparison: RunComparison) -> RunComparison:
     """Times depend on the machine, and on what is cached."""
     moved = (
-        replace(each, moves=tuple(move for move in each.moves if move.measure is not Measure.TIME)) for each in comparison.moved
+        replace(each, measures=tuple(move for move in each.measures if move.measure is not Measure.TIME))
+        for each in comparison.moved
     )
     return replace(comparison, moved=tuple(moved))
 

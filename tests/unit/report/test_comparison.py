@@ -88,7 +88,7 @@ def test_another_setting_of_what_is_checked_is_news(name, before, after):
     head, base = (run_of(passed(), settings={name: value}) for value in (after, before))
     found = compare_runs(head, base)
     assert found.news == ()
-    assert [(each.name, each.before, each.after) for each in found.settings] == [(name, before, after)]
+    assert found.settings == (f"{name} {before or 'none'} → {after or 'none'}",)
     assert found.is_news
 
 
@@ -139,7 +139,7 @@ def moves(before, after):
     return [
         (move.words, move.before, move.after)
         for each in compare_runs(report(after), report(before)).moved
-        for move in each.moves
+        for move in each.measures
     ]
 
 
