@@ -149,14 +149,14 @@ class SharedFinding:
 
 def shared_notes(results: Iterable[CellResult]) -> list[SharedFinding]:
     """The notes on cells that pass or fail, each cause once for all recipes; without those that belong to an error."""
-    # Several notes at one line are all told, because each says something else.
-    return _shared((result.cell, note, cause_key(note)) for result in results for note in _own_notes(result))
-
-
-def _own_notes(result: CellResult) -> Iterable[Finding]:
-    if not result.status.is_bad:
-        return result.notes
-    return (cause.finding for cause in causes_of(result.findings) if cause.finding.severity is Severity.NOTE)
+    pairs: list[tuple[Cell, Finding]] = []
+    for result in results:
+        if result.status.is_bad:
+            causes = (cause.finding for cause in causes_of(result.findings))
+            pairs += [(result.cell, each) for each in causes if each.severity is Severity.NOTE]
+        else:  # several notes at one line are all shown, because each says something else
+            pairs += [(result.cell, each) for each in result.notes]
+    return _shared((cell, note, cause_key(note)) for cell, note in pairs)
 
 
 def shared_warnings(results: Iterable[CellResult]) -> list[SharedFinding]:
@@ -170,17 +170,16 @@ def shared_warnings(results: Iterable[CellResult]) -> list[SharedFinding]:
 
 def baseline_changes(results: Iterable[CellResult]) -> list[SharedFinding]:
     """What changed since the baseline, once for each recipe."""
+    changes = [(each.cell, change) for each in results for change in each.findings if change.baseline_change is not None]
     return _shared(
-        (result.cell, change, (result.cell.source, result.cell.recipe, change.rule, change.severity, _words_of(change)))
-        for result in results
-        for change in result.findings
-        if change.baseline_change is not None
+        # Messages about a missing baseline differ from cell to cell.
+        (
+            cell,
+            each,
+            (cell.source, cell.recipe, each.rule, each.severity, each.message if each.rule == "baseline-drift" else ""),
+        )
+        for cell, each in changes
     )
-
-
-def _words_of(change: Finding) -> str:
-    """What changed, as a part of the key; empty for a missing baseline, whose message differs from cell to cell."""
-    return change.message if change.rule == "baseline-drift" else ""
 
 
 def _shared(findings: Iterable[tuple[Cell, Finding, object]]) -> list[SharedFinding]:

@@ -288,8 +288,10 @@ def _measure_changes(before: CellResult, after: CellResult, limits: Limits) -> l
         moves.append(_measure_change(Measure.DRIFT, before.worst.drift, after.worst.drift, "{:.2g}".format))
     if before.facts and after.facts and not is_near(before.facts.file_bytes, after.facts.file_bytes, limits["size"]):
         moves.append(_measure_change(Measure.SIZE, before.facts.file_bytes, after.facts.file_bytes, in_bytes))
-    if _is_timed(before) and _is_timed(after) and _is_other_time(before.seconds, after.seconds):
-        moves.append(_measure_change(Measure.TIME, before.seconds, after.seconds, format_duration))
+    if _is_timed(before) and _is_timed(after):
+        least, most = sorted((before.seconds, after.seconds))
+        if most - least >= _LEAST_SECONDS and most >= _TIME_FACTOR * least:
+            moves.append(_measure_change(Measure.TIME, before.seconds, after.seconds, format_duration))
     return [move for move in moves if move.before != move.after]  # NaN is never near itself
 
 
@@ -312,11 +314,6 @@ def _measure_change(measure: Measure, before: float, after: float, show: Callabl
 def _is_timed(result: CellResult) -> bool:
     """Whether the times of a cell are those of its run."""
     return bool(result.timings) and not result.cached
-
-
-def _is_other_time(before: float, after: float) -> bool:
-    least, most = sorted((before, after))
-    return most - least >= _LEAST_SECONDS and most >= _TIME_FACTOR * least
 
 
 def _other_rules(before: CellResult, after: CellResult) -> str:
@@ -377,7 +374,12 @@ def changed_rows(comparison: RunComparison) -> list[ChangedRow]:
                 measured.setdefault((row.title, (move.words, verdicts)), []).append((cell, move))
             for _, words in moved[cell].unmeasured:
                 in_words.setdefault((row.title, words), []).append(cell)
-    ranked = sorted(measured.items(), key=lambda group: _rank([move for _, move in group[1]]))
+
+    def rank(group: tuple[object, Sequence[tuple[Cell, MeasureChange]]]) -> tuple[int, bool, float]:
+        changes = [change for _, change in group[1]]
+        return list(Measure).index(changes[0].measure), not changes[0].is_worse, -max(each.factor for each in changes)
+
+    ranked = sorted(measured.items(), key=rank)
     return [
         *(_measured_row(title, alike) for (title, _), alike in ranked),
         *(
@@ -385,10 +387,6 @@ def changed_rows(comparison: RunComparison) -> list[ChangedRow]:
             for (title, words), cells in in_words.items()
         ),
     ]
-
-
-def _rank(alike: Sequence[MeasureChange]) -> tuple[int, bool, float]:
-    return list(Measure).index(alike[0].measure), not alike[0].is_worse, -max(move.factor for move in alike)
 
 
 def _measured_row(title: str, alike: Sequence[tuple[Cell, MeasureChange]]) -> ChangedRow:

@@ -7,12 +7,12 @@ passed cells are missing: a large project has thousands of these, so they are co
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from onnx_ci.baseline.changes import in_bytes
@@ -44,38 +44,45 @@ _VERSIONS = ("torch", "onnx", "onnxruntime", "onnxruntime-gpu", "onnx-ci", "pyth
 """What the page begins with; all versions are in its section on versions and settings."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Context:
-    """What a page shows besides the report itself."""
-
-    since: RunComparison | None = None
-    """What moved since an earlier run."""
-    since_name: str = ""
-    """What the earlier run is called, such as the path of its report."""
-    code_in: Path | None = None
-    """The directory that the files in findings are relative to, to show the code around their lines."""
-
-
-_NO_CONTEXT = Context()
-
-
-def render(report: RunReport, repeat: Callable[[Cell], str], context: Context = _NO_CONTEXT) -> str:
+def render(
+    report: RunReport,
+    repeat: Callable[[Cell], str],
+    *,
+    since: RunComparison | None = None,
+    since_name: str = "",
+    code_in: Path | None = None,
+) -> str:
     """The whole report as a page. Text from outside is shown as text, never as markup, and the page may load nothing.
 
     Args:
         report: the report.
         repeat: gives the command that repeats a cell.
-        context: what the page shows besides the report.
+        since: what moved since an earlier run.
+        since_name: what the earlier run is called, such as the path of its report.
+        code_in: the directory that the files in findings are relative to, to show the code around their lines.
     """
-    anchors = _anchors([result.cell for result in report.cells])
+    taken: set[str] = set()
+    anchors = {each.cell: _anchor(f"cell-{each.cell.recipe}-{each.cell.label}", taken) for each in report.cells}
     causes = common_causes(shared_failures(report.cells))
-    first_cells = [failure.first.cell for cause in causes for failure in cause.failures]
+    failures = [failure for cause in causes for failure in cause.failures]
+    first_cells = [failure.first.cell for failure in failures]
     open_cells = [cause.first.cell for cause in causes] if len(causes) <= _OPEN else []
-    alike = _same_cause(causes, anchors)
+    # For the first cell of each recipe that fails, the anchors and labels of its other cells with the same cause.
+    alike = {each.first.cell: [(anchors[other.cell], other.cell.label) for other in each.results[1:]] for each in failures}
     details = {
-        result.cell: _details(result, repeat(result.cell), alike.get(result.cell, ()), context) for result in report.cells
+        result.cell: _details(
+            result,
+            command=repeat(result.cell),
+            alike=alike.get(result.cell, ()),
+            before=since.earlier.get(result.cell) if since else None,
+            code_in=code_in,
+        )
+        for result in report.cells
     }
-    built = _built(report.cells, first_cells, details)
+    built = set(details)
+    if sum(map(len, details.values())) > _BUILT_LENGTH:
+        failing = (result.cell for result in report.cells if result.status.is_bad)
+        built = set(list(dict.fromkeys([*first_cells, *failing]))[:_BUILT])
     entries = {
         result.cell: {
             "anchor": anchors[result.cell],
@@ -99,8 +106,8 @@ def render(report: RunReport, repeat: Callable[[Cell], str], context: Context = 
             "problems": report.problems,
             "not-run": report.not_run,
             "failures": _causes(causes, {cell: entries.pop(cell) for cell in first_cells}),
-            "since": _since(context.since, context.since_name, anchors) if context.since else None,
-            "grid": _grid(table, report, anchors, context.since),
+            "since": _since(since, since_name, anchors) if since else None,
+            "grid": _grid(table, report, anchors, since),
             "baseline": baseline_changes(report.cells),
             "rules": _rules(report.cells),
             "times": _times(report.cells, anchors),
@@ -114,12 +121,6 @@ def render(report: RunReport, repeat: Callable[[Cell], str], context: Context = 
     return str(page)
 
 
-def _anchors(cells: Sequence[Cell]) -> dict[Cell, str]:
-    """The id of each cell in the page: ``cell-lstm-opset9-cpu``, the same in the page of every run."""
-    taken: set[str] = set()
-    return {cell: _anchor(f"cell-{cell.recipe}-{cell.label}", taken) for cell in cells}
-
-
 def _anchor(name: str, taken: set[str]) -> str:
     """An id made from a name, which can be any text. It is added to ``taken``."""
     plain = re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-")
@@ -129,14 +130,6 @@ def _anchor(name: str, taken: set[str]) -> str:
         anchor = f"{plain}-{number}"
     taken.add(anchor)
     return anchor
-
-
-def _built(results: Sequence[CellResult], first: Sequence[Cell], details: Mapping[Cell, str]) -> set[Cell]:
-    """The cells whose details are in the page itself: all of a small page, otherwise ``first`` and other failures."""
-    if sum(map(len, details.values())) <= _BUILT_LENGTH:
-        return set(details)
-    failing = (result.cell for result in results if result.status.is_bad)
-    return set(list(dict.fromkeys([*first, *failing]))[:_BUILT])
 
 
 def _run(report: RunReport) -> dict[str, str]:
@@ -152,32 +145,21 @@ def _run(report: RunReport) -> dict[str, str]:
     return {**named, "versions": ", ".join(versions)}
 
 
-def _same_cause(causes: Sequence[CommonCause], anchors: Mapping[Cell, str]) -> dict[Cell, list[tuple[str, str]]]:
-    """For the first cell of each recipe that fails, the anchors and labels of its other cells with the same cause."""
-    return {
-        failure.first.cell: [(anchors[each.cell], each.cell.label) for each in failure.results[1:]]
-        for cause in causes
-        for failure in cause.failures
-    }
-
-
 def _causes(causes: Sequence[CommonCause], entries: Mapping[Cell, dict[str, object]]) -> list[dict[str, object]]:
     """The causes, each with its anchor, its title, and the first cell of each recipe."""
     taken: set[str] = set()
-    return [
-        {
-            "anchor": _anchor(f"cause-{_first_rule(cause)}-{cause.first.cell.recipe}", taken),
-            "title": describe_first_cause(cause.first) or cause.first.status.value,
-            "recipes": [(failure.first.cell.recipe, failure.cells) for failure in cause.failures],
-            "entries": [entries[failure.first.cell] for failure in cause.failures],
-        }
-        for cause in causes
-    ]
-
-
-def _first_rule(cause: CommonCause) -> str:
-    causes = causes_of(cause.first.findings)
-    return causes[0].finding.rule if causes else cause.first.status.value
+    shown: list[dict[str, object]] = []
+    for cause in causes:
+        rule = next((each.finding.rule for each in causes_of(cause.first.findings)), cause.first.status.value)
+        shown.append(
+            {
+                "anchor": _anchor(f"cause-{rule}-{cause.first.cell.recipe}", taken),
+                "title": describe_first_cause(cause.first) or cause.first.status.value,
+                "recipes": [(failure.first.cell.recipe, failure.cells) for failure in cause.failures],
+                "entries": [entries[failure.first.cell] for failure in cause.failures],
+            }
+        )
+    return shown
 
 
 def _since(since: RunComparison, name: str, anchors: Mapping[Cell, str]) -> dict[str, object]:
@@ -281,17 +263,24 @@ def _about(result: CellResult) -> str:
     return ": ".join(filter(None, [", ".join(dict.fromkeys(each.rule for each in findings)), beginning]))
 
 
-def _details(result: CellResult, command: str, alike: Sequence[tuple[str, str]], context: Context) -> str:
+def _details(
+    result: CellResult,
+    *,
+    command: str,
+    alike: Sequence[tuple[str, str]],
+    before: CellResult | None,
+    code_in: Path | None,
+) -> str:
     """What a cell shows once it is open.
 
     Args:
         result: the cell.
         command: the command that repeats it.
         alike: the anchors and labels of the cells of its recipe that fail for the same cause.
-        context: what the page shows besides the report.
+        before: the cell in the earlier run.
+        code_in: as for :func:`render`.
     """
     share = result.observability
-    before = context.since.earlier.get(result.cell) if context.since else None
     facts = {
         "exporter": result.cell.exporter,
         "took": ", ".join(f"{stage} {format_duration(seconds)}" for stage, seconds in result.timings.items()),
@@ -307,7 +296,7 @@ def _details(result: CellResult, command: str, alike: Sequence[tuple[str, str]],
         "details.html.jinja",
         result=result,
         causes=[
-            (cause, remedy, *_code(cause, context.code_in), _with_steps(cause))
+            (cause, remedy, *_code(cause, code_in), _with_steps(cause))
             for cause, remedy in by_remedy(causes_of(result.findings))
         ],
         alike=alike,
@@ -322,17 +311,12 @@ def _code(cause: Cause, directory: Path | None) -> tuple[str, str]:
         return "", ""
     line = cause.finding.lines[0]
     around: list[str] = []
-    if directory is not None and _is_file_in(directory, line.file):  # a report can name any file
-        around = excerpt(line, directory)
+    if directory is not None:
+        with contextlib.suppress(OSError, ValueError):  # no file can have this name
+            path = (directory / line.file).resolve()
+            if path.is_relative_to(directory.resolve()) and path.is_file():  # a report can name any file
+                around = excerpt(line, directory)
     return str(line), "\n".join(around) or (f">   {line.text}" if line.text else "")
-
-
-def _is_file_in(directory: Path, name: str) -> bool:
-    try:
-        path = (directory / name).resolve()
-        return path.is_relative_to(directory.resolve()) and path.is_file()
-    except (OSError, ValueError):  # no file can have this name
-        return False
 
 
 def _with_steps(cause: Cause) -> Finding | None:

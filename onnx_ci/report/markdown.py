@@ -12,7 +12,7 @@ from onnx_ci.report.causes import baseline_changes, by_remedy, causes_of, shared
 from onnx_ci.report.grid import WARNED, Grid, describe_unit, format_result, grid
 from onnx_ci.report.markup import code_block, printable
 from onnx_ci.report.text import describe_finding, describe_run, describe_without_place, format_counts
-from onnx_ci.results.records import Cell, CellResult, Severity, Status
+from onnx_ci.results.records import Cell, Severity, Status
 from onnx_ci.results.run_report import RunReport
 
 _MARKS = {
@@ -72,14 +72,12 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
 def _grid(table: Grid) -> list[str]:
     lines = ["| opset | " + " | ".join(map(str, table.opsets)) + " |", "| --- |" + " ---: |" * len(table.opsets)]
     for row in table.rows:
-        places = [_place(result) for result in row.results]
+        places = []
+        for result in row.results:
+            mark = "⚠️" if result and result.warnings else _MARKS.get(result.status) if result else None
+            places.append(" ".join(filter(None, (mark, format_result(result).removesuffix(WARNED)))))
         lines.append(f"| {escape(row.title)} | " + " | ".join(places) + " |")
     return lines
-
-
-def _place(result: CellResult | None) -> str:
-    mark = "⚠️" if result and result.warnings else _MARKS.get(result.status) if result else None
-    return " ".join(filter(None, (mark, format_result(result).removesuffix(WARNED))))
 
 
 _ENTITIES = {ord(character): f"&#{ord(character)};" for character in "\\`*_[]|~#@"}

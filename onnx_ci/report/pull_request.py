@@ -17,7 +17,7 @@ from onnx_ci.report.causes import SharedFailure, causes_of, describe_cells, shar
 from onnx_ci.report.comparison import CellChange, Movement, RunComparison, describe_verdict
 from onnx_ci.report.markup import code_block, code_span, fitting, size_of
 from onnx_ci.report.text import finding_lines
-from onnx_ci.results.records import Cell, CellResult, Finding, Severity
+from onnx_ci.results.records import Cell, CellResult, Severity
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
 from onnx_ci.text import count, one_line
@@ -94,7 +94,8 @@ def _first(results: Sequence[CellResult], name: Callable[[str], str]) -> str:
     """The first failure, or the first recipe if nothing fails: its cells, the line at fault, and how many others there are."""
     failures = shared_failures(results)
     group = failures[0].results if failures else [each for each in results if each.cell.recipe == results[0].cell.recipe]
-    line = _line_at_fault(group[0])
+    errors = causes_of(each for each in group[0].findings if each.severity is Severity.ERROR)
+    line = next((str(cause.finding.lines[0]) for cause in errors if cause.finding.lines), "")
     since = f", since {name(_short(line))}" if line else ""
     others = len(failures) - 1 if failures else len({each.cell.recipe for each in results}) - 1
     more = f", and {count(others, 'other failure' if failures else 'other recipe')}" if others else ""
@@ -105,11 +106,6 @@ def _cells(cells: Iterable[Cell]) -> str:
     """Cells of one recipe: ``net at opsets 9-12 on cpu``."""
     cells = tuple(cells)
     return _short(f"{cells[0].recipe} {describe_cells(cells)}")
-
-
-def _line_at_fault(result: CellResult) -> str:
-    errors = (each for each in result.findings if each.severity is Severity.ERROR)
-    return next((str(cause.finding.lines[0]) for cause in causes_of(errors) if cause.finding.lines), "")
 
 
 def _short(text: str) -> str:
@@ -173,9 +169,11 @@ def _row(group: Sequence[CellChange], *, has_base: bool) -> str:
     values = [
         first.movement.value if has_base and first.movement else "failed",
         "<br>".join(cells),
-        *(_pair(show(before), show(after)) for show in (_status, _drift, _size)),
+        _pair(*(describe_verdict(each[0]) if each else "" for each in (before, after))),
+        _pair(*(_largest((one.worst.drift for one in each if one.worst), "{:.3g}".format) for each in (before, after))),
+        _pair(*(_largest((one.facts.file_bytes for one in each if one.facts), in_bytes) for each in (before, after))),
         _operators(first),
-        _pair(_time(before), _time(after)),
+        _pair(*(f"{sum(one.seconds for one in each):.1f} s" if each else "" for each in (before, after))),
     ]
     return f"| {' | '.join(values)} |\n"
 
@@ -189,22 +187,9 @@ def _pair(before: str, after: str) -> str:
     return after if before in ("", after) else f"{before} → {after or '—'}"
 
 
-def _status(results: Sequence[CellResult]) -> str:
-    return describe_verdict(results[0]) if results else ""
-
-
-def _drift(results: Sequence[CellResult]) -> str:
-    drifts = [each.worst.drift for each in results if each.worst is not None]
-    return f"{max(drifts):.3g}" if drifts else ""
-
-
-def _size(results: Sequence[CellResult]) -> str:
-    sizes = [each.facts.file_bytes for each in results if each.facts is not None]
-    return in_bytes(max(sizes)) if sizes else ""
-
-
-def _time(results: Sequence[CellResult]) -> str:
-    return f"{sum(each.seconds for each in results):.1f} s" if results else ""
+def _largest(values: Iterable[float], show: Callable[[float], str]) -> str:
+    largest = max(values, default=None)
+    return "" if largest is None else show(largest)
 
 
 def _operators(moved: CellChange) -> str:
@@ -227,17 +212,17 @@ def _failure(failure: SharedFailure, repeat: str) -> str:
 
 def _accepting(head: RunReport) -> list[str]:
     """The commands that accept what changed since the baselines."""
-    changed = [each.cell for each in head.cells if any(map(_is_to_accept, each.findings))]
+    changed = [
+        result.cell
+        for result in head.cells
+        if any(each.baseline_change is not None and each.severity is not Severity.NOTE for each in result.findings)
+    ]
     if not changed:
         return []
     commands = fitting([f"{one_line(each)}\n" for each in record_from(head, changed, Path.cwd())], _ROOM_FOR_COMMANDS)
     many = "s" if len(commands) > 1 else ""
     lines = [f"To accept what changed since the baselines, run the command{many}, review the difference and commit it:", ""]
     return ["\n", *(f"{line}\n" for line in [*lines, *code_block("".join(commands).rstrip("\n"), "sh")])]
-
-
-def _is_to_accept(finding: Finding) -> bool:
-    return finding.baseline_change is not None and finding.severity is not Severity.NOTE
 
 
 def _compared(comparison: RunComparison, links: Links) -> Iterable[str]:

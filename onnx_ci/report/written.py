@@ -20,10 +20,10 @@ Rendering = Callable[[RunReport], str]
 
 
 def page(report: RunReport, repeat: Callable[[Cell], str], **context: Any) -> str:
-    """The report as an HTML page; ``context`` as in :class:`~onnx_ci.report.html.Context`."""
+    """The report as an HTML page; the arguments are those of :func:`onnx_ci.report.html.render`."""
     from onnx_ci.report import html  # loads jinja2
 
-    return html.render(report, repeat, html.Context(**context))
+    return html.render(report, repeat, **context)
 
 
 def written_files(settings: Settings, summary: Path | None = None) -> dict[Path, Rendering]:

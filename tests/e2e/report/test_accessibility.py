@@ -44,7 +44,7 @@ def everything() -> str:
     run = some_run()
     run = replace(run, cells=(*run.cells, located_failure(recipe="located")))
     earlier = report(timed_pass(100.0), timed_pass(recipe="raises"), timed_pass(recipe="gone"))
-    return html.render(run, str, html.Context(since=compare_runs(run, earlier), since_name="main.json"))
+    return html.render(run, str, since=compare_runs(run, earlier), since_name="main.json")
 
 
 def large() -> str:

@@ -86,12 +86,9 @@ def read(source: str) -> Element:
     return root
 
 
-ALONE = html.Context()
-
-
-def page_of(run: RunReport, repeat=lambda cell: f"repeat {cell.id}", context=ALONE) -> Element:
+def page_of(run: RunReport, repeat=lambda cell: f"repeat {cell.id}", **context) -> Element:
     """The page with the details of every cell in their place, as a reader has it who opened them all."""
-    page = read(html.render(run, repeat, context))
+    page = read(html.render(run, repeat, **context))
     packed = json.loads(zlib.decompress(base64.b64decode(page.one("bodies").text)))
     for id, source in packed.items():
         entry = page.one(id)
@@ -270,13 +267,11 @@ def test_the_line_of_a_cause_is_shown_with_the_code_around_it(tmp_path):
     run = report(located_failure())
     assert [each.text for each in page_of(run).all("div", "code")] == ["net.py:7>   return x * 2"]
     (tmp_path / "net.py").write_text("\n" * 5 + "def forward(self, x):\n    return x * 2\n", encoding="utf-8")
-    (code,) = page_of(run, context=html.Context(code_in=tmp_path)).all("div", "code")
+    (code,) = page_of(run, code_in=tmp_path).all("div", "code")
     assert code.all("pre")[0].text == "    def forward(self, x):\n>       return x * 2"
     (tmp_path / "net.py").write_text("changed since", encoding="utf-8")
     linecache.clearcache()
-    assert [each.text for each in page_of(run, context=html.Context(code_in=tmp_path)).all("div", "code")] == [
-        "net.py:7>   return x * 2"
-    ]
+    assert [each.text for each in page_of(run, code_in=tmp_path).all("div", "code")] == ["net.py:7>   return x * 2"]
 
 
 def test_the_nodes_around_a_fault_are_a_table_in_which_those_at_fault_are_marked():
@@ -328,8 +323,7 @@ def test_what_moved_since_an_earlier_run_is_a_section_and_marked_in_the_grid():
     earlier = run_of(
         timed_pass(), timed_pass(0.5, opset=10), passed(opset=11), passed(recipe="old"), torch="2.12.0", revision=revision
     )
-    context = html.Context(since=compare_runs(run, earlier), since_name="main.json")
-    page = page_of(run, context=context)
+    page = page_of(run, since=compare_runs(run, earlier), since_name="main.json")
     told = page.one("since")
     assert (
         "Compared with main.json (a1b2c3d on main):\n2 cells moved (1 broke, 1 changed), 1 cell new, 1 cell gone." in told.text
@@ -405,9 +399,8 @@ def test_a_run_without_cells_has_a_page():
 def test_text_from_outside_is_text_wherever_it_stands():
     run = hostile_run()
     earlier = replace(run, cells=(replace(run.cells[1], status=Status.PASSED),), environment={})
-    context = html.Context(since=compare_runs(run, earlier), since_name=HOSTILE)
-    page = page_of(run, lambda cell: HOSTILE, context)
-    usual = page_of(some_run(), context=html.Context(since=compare_runs(some_run(), report(timed_pass(99.0)))))
+    page = page_of(run, lambda cell: HOSTILE, since=compare_runs(run, earlier), since_name=HOSTILE)
+    usual = page_of(some_run(), since=compare_runs(some_run(), report(timed_pass(99.0))))
     assert {each.tag for each in page.elements} <= {each.tag for each in usual.elements}
     assert {name for each in page.elements for name in each.attributes} <= {
         name for each in usual.elements for name in each.attributes

@@ -248,7 +248,7 @@ def test_a_new_warning_is_told_in_words_before_what_only_changed_and_on_the_page
     assert headline(compare_runs(report(warned()), report(passed()))) == "1 cell passed; 1 with a new warning"
     verdicts = [(row.title, row.before, row.after) for row in changed_rows(found)]
     assert verdicts[:2] == [("breaks cpu", "passed", "failed"), ("warns cpu", "passed", "passed with edge-mismatch")]
-    page = html.render(head, str, html.Context(since=found))
+    page = html.render(head, str, since=found)
     assert "passed with edge-mismatch</td>" in page
     assert '<input type="checkbox" value="warned">' in page
     assert page.count('data-status="passed warned"') == 1
