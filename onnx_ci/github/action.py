@@ -155,9 +155,8 @@ def _run(inputs: Inputs, places: _Places) -> ExitCode:
 
 
 def _merge(inputs: Inputs, places: _Places) -> ExitCode:
-    targets = {"json": places.report, "html": places.page, "markdown": places.summary}
-    flags = [*inputs.args, *(f"--{name}={path}" for name, path in targets.items())]
-    return _conclude(inputs, places, _onnx_ci(inputs, "report", *flags, "--", *inputs.paths))
+    targets = [f"--json={places.report}", f"--html={places.page}", f"--markdown={places.summary}"]
+    return _conclude(inputs, places, _onnx_ci(inputs, "report", *inputs.args, *targets, "--", *inputs.paths))
 
 
 def _matrix(inputs: Inputs, places: _Places) -> ExitCode:

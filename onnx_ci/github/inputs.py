@@ -78,10 +78,12 @@ def read_inputs(environment: Mapping[str, str]) -> Inputs:
     mode = _choice(environment, "mode", tuple(SETTINGS))
     directory = _directory(environment)
     install, extras = _install(environment)
+    paths = tuple(line.strip() for line in _text(environment, "paths").splitlines() if line.strip())
+    _check_paths("paths", paths, directory)
     inputs = Inputs(
         mode=mode,
         directory=str(directory),
-        paths=_paths(environment, directory),
+        paths=paths,
         settings=_settings(environment, mode),
         args=_args(environment, directory),
         install=install,
@@ -164,12 +166,6 @@ def _is_possible(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     return True
-
-
-def _paths(environment: Mapping[str, str], directory: Path) -> tuple[str, ...]:
-    lines = tuple(line.strip() for line in _text(environment, "paths").splitlines() if line.strip())
-    _check_paths("paths", lines, directory)
-    return lines
 
 
 def _check_paths(name: str, words: Iterable[str], directory: Path) -> None:

@@ -80,8 +80,11 @@ def _publish(inputs: PublishInputs, repository: Repository, event: _Event) -> Ex
     publication = _Publication(repository=repository, event=event, inputs=inputs, report=report)
     if run.event == "pull_request":
         _publish_pull_requests(publication)
-    else:
-        _publish_branch(publication)
+    elif run.head_repository.id != event.repository.id or run.event not in _OF_A_BRANCH:
+        _nothing("the run is about neither a pull request nor a branch of this repository")
+    elif inputs.check:
+        comparison = compare_runs(report, None)
+        _check(publication, comparison, comment(comparison, Links(head=run.html_url)))
     if problem is not None:
         raise problem
     return ExitCode.PASSED
@@ -183,12 +186,6 @@ class _Event:
 
     workflow_run: _Run
     repository: _ThisRepository
-
-    @property
-    def is_of_this_repository(self) -> bool:
-        """Whether the commit is of this repository and not of a fork."""
-        head = self.workflow_run.head_repository
-        return head is not None and head.id == self.repository.id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -360,16 +357,6 @@ def _publish_pull_requests(publication: _Publication) -> None:
             _check(publication, comparison, text)
         if inputs.comment:
             _comment(publication, pull.number, comparison, text)
-
-
-def _publish_branch(publication: _Publication) -> None:
-    event, inputs = publication.event, publication.inputs
-    if not event.is_of_this_repository or event.workflow_run.event not in _OF_A_BRANCH:
-        _nothing("the run is about neither a pull request nor a branch of this repository")
-        return
-    if inputs.check:
-        comparison = compare_runs(publication.report, None)
-        _check(publication, comparison, comment(comparison, Links(head=event.workflow_run.html_url)))
 
 
 def _check(publication: _Publication, comparison: RunComparison, text: str) -> None:

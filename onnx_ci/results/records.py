@@ -574,16 +574,14 @@ class CellResult(CellEvidence):
     @property
     def warnings(self) -> tuple[Finding, ...]:
         """The warnings of a cell that passes."""
-        return self._with(Severity.WARNING)
+        passes = self.status is Status.PASSED
+        return tuple(each for each in self.findings if passes and each.severity is Severity.WARNING)
 
     @property
     def notes(self) -> tuple[Finding, ...]:
         """The notes on a cell that passes."""
-        return self._with(Severity.NOTE)
-
-    def _with(self, severity: Severity) -> tuple[Finding, ...]:
         passes = self.status is Status.PASSED
-        return tuple(finding for finding in self.findings if passes and finding.severity is severity)
+        return tuple(each for each in self.findings if passes and each.severity is Severity.NOTE)
 
     def as_json(self) -> dict[str, Any]:
         """The result as in the report: the id and the fields of the cell, the status, then the evidence."""
