@@ -84,15 +84,13 @@ def test_the_grid_has_recipes_down_and_opsets_across():
 
 def test_the_summary_counts_and_names_what_kept_cells_from_running():
     skipped = CellResult(cell=cell(device="cuda"), status=Status.SKIPPED, reason="no cuda: no driver")
-    text = "\n".join(
-        summary_lines(report(passed(), skipped, problems=(Problem(source="x.py", message="bad"),), not_run=("a",), seconds=2.0))
-    )
-    assert "skipped 1 cell: no cuda: no driver" in text
+    whole = report(passed(), skipped, problems=(Problem(source="x.py", message="bad"),), not_run=("a",), seconds=2.0)
+    lines = summary_lines(whole)
+    assert "skipped 1 cell: no cuda: no driver" in lines
     expected = CellResult(cell=cell(), status=Status.XFAILED, reason="known")
     assert "xfailed 1 cell: known" in summary_lines(report(expected))
-    assert "x.py: bad" in text
-    assert "did not run: 1 cell, first a" in text
-    assert "2 cells: 1 passed, 1 skipped, 1 problem in 2.0 s" in text
+    last = ["x.py: bad", "did not run: 1 cell, first a", "2 cells: 1 passed, 1 skipped, 1 problem in 2.0 s"]
+    assert lines[-3:] == conclusion_lines(whole) == last
 
 
 def test_a_warning_is_told_once_and_counted():
@@ -289,7 +287,6 @@ def test_a_report_read_back_gives_the_command_that_the_run_gave(project, flags, 
     assert [repeat(each.cell) for each in results] == [then(each.cell, settings) for each in results]
 
 
-HOSTILE = "<script>|`*_[x](y)\n::error::no\n| a |\n```\n@everyone #1"
 HOSTILE = "<script>|`*_[x](y)\n::error::no\n| a |\n```\n@everyone #1 \udcff\x1b[31m"
 
 
@@ -308,11 +305,7 @@ def test_markdown_shows_text_from_outside_as_text():
 
 
 def test_markdown_escapes_each_character_once():
-    assert markdown.escape("a[0] #1 <b> & _x_") == "a&#91;0&#93; &#35;1 &lt;b&gt; &amp; &#95;x&#95;"
-
-
-def test_markdown_has_the_verdict_the_grid_and_the_failures():
-    assert markdown.escape("a_b *c*\n<d> & #1") == "a&#95;b &#42;c&#42; &lt;d&gt; &amp; &#35;1"
+    assert markdown.escape("a[0] *c*\n<b> & _x_ #1") == "a&#91;0&#93; &#42;c&#42; &lt;b&gt; &amp; &#95;x&#95; &#35;1"
 
 
 def test_markdown_has_the_verdict_the_failures_and_the_grid():
@@ -381,11 +374,6 @@ def test_the_detail_lines_of_a_result_are_its_notes_times_and_log():
         "    no-float64 (note): a note", "    1.75 s: export 1.25, run 0.50", "    | said", "    | much"
     ]  # fmt: skip
     assert detail_lines(failed()) == []  # what it was found guilty of is told already
-
-
-def test_the_conclusion_has_problems_what_did_not_run_and_the_counts():
-    whole = report(passed(), problems=(Problem(source="x.py", message="bad"),), not_run=("a",), seconds=2.0)
-    assert conclusion_lines(whole) == ["x.py: bad", "did not run: 1 cell, first a", "1 cell: 1 passed, 1 problem in 2.0 s"]
 
 
 def test_what_is_said_of_several_lines_is_said_once():
