@@ -75,7 +75,8 @@ def table_lines(results: Sequence[CellResult], word_of: Callable[[CellResult | N
 def summary_lines(report: RunReport, style: Style = plain) -> list[str]:
     """The grid, remarks on the run, and the conclusion."""
     since = [
-        f"since the baseline: {each.place}: {each.finding.message}{_format_severity(each.finding)}"
+        f"since the baseline: {each.place}: {each.finding.message}"
+        + ("" if each.finding.severity is Severity.ERROR else f" ({each.finding.severity.value})")
         for each in baseline_changes(report.cells)
     ]
     lines = [*describe_run(report), *note_lines(report.cells), *warning_lines(report.cells), *since]
@@ -109,10 +110,6 @@ def _lines_of(kind: str, findings: Iterable[SharedFinding]) -> list[str]:
         lines.append(f"{kind}: {shared.place}: {shared.finding.rule}: {said}")
         lines += [f"    remedy: {remedy}"] if remedy else []
     return lines
-
-
-def _format_severity(finding: Finding) -> str:
-    return "" if finding.severity is Severity.ERROR else f" ({finding.severity.value})"
 
 
 def describe_run(report: RunReport) -> list[str]:
@@ -244,7 +241,7 @@ def describe_result(
         lines.append(f"expected: {result.reason}")
     if result.outputs:
         lines += ["", *_numbers(result)]
-    lines += [f"    {each}" for each in deviations(result)]
+    lines += [f"    {each.in_words}" for each in result.cpu_vs_gpu if each.apart]
     if result.artifact:
         lines.append(f"the file: {result.artifact}")
     lines += ["", f"repeat with: {repeat}"]
@@ -252,25 +249,16 @@ def describe_result(
         lines.append(f"node by node: {why}")
     if why and any(map(_is_wrong_operator, result.findings)):
         lines.append(f"try other versions: {why} --versions")
-    if fix and result.status is Status.FAILED and any(map(_may_be_fixed, result.findings)):
+    phases = {RULES[each.rule].phase for each in result.findings if each.severity is Severity.ERROR} if fix else set()
+    if result.status is Status.FAILED and phases - {"baseline", "verdict"}:  # not only other than recorded or expected
         lines.append(f"try remedies: {fix}")
     return "\n".join(map(one_line, lines))
-
-
-def _may_be_fixed(finding: Finding) -> bool:
-    """Whether it is an error in the file, and not a difference from what was recorded or expected."""
-    return finding.severity is Severity.ERROR and RULES[finding.rule].phase not in ("baseline", "verdict")
 
 
 def _is_wrong_operator(finding: Finding) -> bool:
     """Whether nodes compute something else than the model, on the example, too."""
     is_error = finding.severity is Severity.ERROR and finding.rule == "numeric-drift"
     return is_error and any(each.nodes for each in finding.culprits) and not any(each.frozen for each in finding.culprits)
-
-
-def deviations(result: CellResult) -> list[str]:
-    """For each output of which PyTorch and ONNX Runtime do not compute the same on CPU and GPU: which results deviate."""
-    return [each.in_words for each in result.cpu_vs_gpu if each.apart]
 
 
 def finding_lines(findings: Iterable[Finding], *, code_in: Path | None = None) -> list[str]:
