@@ -233,7 +233,7 @@ def describe_result(
             compute something else although no number was frozen.
         fix: the command that tries remedies. It is named if the file is wrong.
         code_in: the directory of the project, to show the code around the line of each cause, too.
-        has_notes: whether notes are told that belong to no error. Otherwise :func:`note_lines` tells them, for all cells.
+        has_notes: whether to show notes that belong to no error. Otherwise :func:`note_lines` shows them, for all cells.
     """
     causes = (each for each in causes_of(result.findings) if has_notes or each.finding.severity is not Severity.NOTE)
     lines = finding_lines((each for cause in causes for each in (cause.finding, *cause.consequences)), code_in=code_in)
