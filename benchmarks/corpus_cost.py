@@ -194,7 +194,7 @@ def main() -> None:
     from onnx_ci.environment.torch_variables import set_torch_variables
 
     set_torch_variables()  # as commands do
-    from onnx_ci.pipeline.export.preload import preload
+    from onnx_ci.pipeline.export.handling import preload
 
     settings = settings_of(options.opset)
     known = plans(settings)

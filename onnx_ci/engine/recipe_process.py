@@ -61,7 +61,7 @@ def import_libraries(
         exporters: those that cells are expected to need.
     """
     from onnx_ci.engine import worker as worker
-    from onnx_ci.pipeline.export.preload import import_quietly, preload
+    from onnx_ci.pipeline.export.handling import import_quietly, preload
 
     for exporter in exporters:
         preload(exporter)

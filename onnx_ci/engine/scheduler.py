@@ -392,6 +392,6 @@ class IsolatedEngine:
 
 def _preload(exporter: str) -> None:
     """Import what the cells of an exporter need in this process, from which they are forked."""
-    from onnx_ci.pipeline.export.preload import preload  # with torch
+    from onnx_ci.pipeline.export.handling import preload  # with torch
 
     preload(exporter)

@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 
-from onnx_ci.pipeline.export.handling import Handling
+from onnx_ci.pipeline.export.handling import Handling, call_torch, replaced
 from onnx_ci.pipeline.export.protocol import ExportRequest
 from onnx_ci.pipeline.export.repeated_work import done_once, read_torchlib
-from onnx_ci.pipeline.export.torch_onnx import call_torch, replaced
 from onnx_ci.pipeline.inputs.branches import UntakenBranch
 from onnx_ci.pipeline.model.containers import Container
 from onnx_ci.pipeline.model.module import signature_of

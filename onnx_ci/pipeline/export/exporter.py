@@ -16,10 +16,9 @@ from onnx_ci.onnx_model.files import NotAModelError, files_in
 from onnx_ci.onnx_model.signature import read_signature
 from onnx_ci.opsets import CUSTOM
 from onnx_ci.pipeline.export.exporter_errors import judge_error
-from onnx_ci.pipeline.export.exporter_warnings import judge_warnings
+from onnx_ci.pipeline.export.exporter_warnings import judge_branches, judge_warnings, without_those_at
 from onnx_ci.pipeline.export.handling import handling_of
 from onnx_ci.pipeline.export.protocol import Exporter, ExportRequest
-from onnx_ci.pipeline.export.untaken_branches import judge_branches, without_those_at
 from onnx_ci.pipeline.model.devices import exact_arithmetic, ran_out_of_memory
 from onnx_ci.pipeline.model.module import exportable, is_training
 from onnx_ci.pipeline.prepare.prepare import Prepared

@@ -12,9 +12,8 @@ import torch
 
 from onnx_ci.errors import first_line
 from onnx_ci.pipeline.export.exporter_errors import rule_of_error
-from onnx_ci.pipeline.export.handling import Handling
+from onnx_ci.pipeline.export.handling import Handling, call_torch, replaced
 from onnx_ci.pipeline.export.protocol import ExportRequest
-from onnx_ci.pipeline.export.torch_onnx import call_torch, replaced
 from onnx_ci.pipeline.inputs.branches import UntakenBranch
 from onnx_ci.pipeline.inputs.conditions import Condition
 from onnx_ci.pipeline.model.containers import Container
