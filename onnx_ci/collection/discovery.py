@@ -20,7 +20,6 @@ from onnx_ci.collection.importing import import_file
 from onnx_ci.collection.pythonpath import not_on_path
 from onnx_ci.collection.recipe import FOR_EACH, Declaration, Recipe, declarations
 from onnx_ci.config.settings import Settings
-from onnx_ci.environment.libraries import is_library_file
 from onnx_ci.errors import (
     ConfigurationError,
     RecipeError,
@@ -30,6 +29,7 @@ from onnx_ci.errors import (
     place_of,
     working_directory,
 )
+from onnx_ci.owners import Owner, owner_of
 from onnx_ci.processes.signals import no_forks_leave
 from onnx_ci.results.records import Problem
 
@@ -115,7 +115,7 @@ class Catalogue:
             for each in new
             if each.file
             and Path(each.file).is_relative_to(self.settings.root)
-            and not is_library_file(each.file)
+            and owner_of(each.file) is Owner.PROJECT
             and not is_recipe_file(Path(each.file), self.settings)
         ]
         by_identity = {id(recipe): recipe for recipe in (*declared, *held, *of_other_modules)}
