@@ -14,9 +14,9 @@ from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.collection.recipe import declared_in
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.packages import newest_known_opset, newest_opset
-from onnx_ci.environment.plugins import base_name
 from onnx_ci.errors import ConfigurationError, did_you_mean
 from onnx_ci.opsets import CUSTOM, DEFAULT_OPSETS, OPEN_END, default_exporter, format_opsets, sample_opsets
+from onnx_ci.plugins import base_name
 from onnx_ci.results.records import Cell, Exclusion, Problem, SettingSource
 from onnx_ci.results.verdict import Expectation
 

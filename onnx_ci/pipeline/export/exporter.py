@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_ci.collection.axis_sizes import unnamed_axes
-from onnx_ci.environment.plugins import EXPORTERS
 from onnx_ci.onnx_model.files import NotAModelError, files_in
 from onnx_ci.onnx_model.signature import read_signature
 from onnx_ci.opsets import CUSTOM
@@ -23,6 +22,7 @@ from onnx_ci.pipeline.model.devices import exact_arithmetic, ran_out_of_memory
 from onnx_ci.pipeline.model.module import exportable, is_training
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.prepare.side_effects import differences
+from onnx_ci.plugins import EXPORTERS
 from onnx_ci.processes.allocator import return_free_memory
 from onnx_ci.processes.capture import Notice, captured
 from onnx_ci.processes.signals import no_forks_leave

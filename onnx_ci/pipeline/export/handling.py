@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from onnx_ci.environment.plugins import EXPORTERS
 from onnx_ci.environment.versions import version_of
 from onnx_ci.pipeline.export.protocol import ExportRequest
 from onnx_ci.pipeline.inputs.branches import UntakenBranch
 from onnx_ci.pipeline.model.containers import Container
+from onnx_ci.plugins import EXPORTERS
 from onnx_ci.processes.capture import Notice
 
 
