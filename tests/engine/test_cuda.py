@@ -519,7 +519,7 @@ def test_one_cell_at_a_time_has_a_gpu_however_many_run_at_once(fake, tmp_path):
 def test_no_process_that_forks_imports_onnx_runtime_for_cuda(monkeypatch, installed, imported):
     names = []
     monkeypatch.setattr(handling, "version_of", lambda name: "1.31.1" if name == installed else None)
-    monkeypatch.setattr(preload.importlib, "import_module", names.append)
+    monkeypatch.setattr(handling.importlib, "import_module", names.append)
     handling.preload.__wrapped__("dynamo")
     assert ("onnxruntime" in names, "onnx" in names) == (imported, True)
 

@@ -153,18 +153,15 @@ def judge_run(run: ExporterRun, prepared: Prepared, cell: Cell) -> Export:
     # what its file computes counts.
     is_custom = cell.exporter == CUSTOM
     may_train = recipe.training or (is_custom and not run.was_training)
-    allowed = [*recipe.allow_warnings, *map(_about_name, sorted(unnamed_axes(prepared.axes)))]
+    # torch warns that it uses another name for an axis which the recipe does not name.
+    other_names = [rf"axis name: {re.escape(axis)} will not be used" for axis in sorted(unnamed_axes(prepared.axes))]
+    allowed = [*recipe.allow_warnings, *other_names]
     warned = [*judge_branches(frozen), *judge_warnings(notices, allowed, training=may_train)]
     changed = [change for change in run.changed if change not in prepared.changed_by_running]
     if changed and not recipe.training and not is_custom:
         message = f"the export changed {', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}"
         warned.append(finding("impure-model", message))
     return Export(artifact=Artifact(path=run.path), findings=tuple(warned), log=run.log)
-
-
-def _about_name(axis: str) -> str:
-    """Matches torch's warning that it uses another name for an axis which the recipe does not name."""
-    return rf"axis name: {re.escape(axis)} will not be used"
 
 
 def remove(path: Path) -> None:

@@ -86,7 +86,9 @@ class TorchScriptExporter(Handling):
                     if rule_of_error(error) or not is_downstream:
                         has_none = type(error).__name__ == "UnsupportedOperatorError"
                         doubt = " (possibly caused by an earlier one)" if is_downstream and not has_none else ""
-                        unsupported.setdefault(_kind(node), _first_sentence(error) + doubt)
+                        message = ESCAPES.sub("", first_line(error)).partition("[Caused by the value")[0].strip()
+                        first_sentence = re.split(r"(?<=[.!]) ", message, maxsplit=1)[0].rstrip(".")
+                        unsupported.setdefault(_kind(node), first_sentence + doubt)
                     return None  # keeps the node unchanged
                 if is_downstream:
                     listed = outputs if isinstance(outputs, Sequence) else [outputs]
@@ -110,9 +112,3 @@ def _kind(node: Any) -> str:
     """``aten::add``, also for ``add_``, which is exported like ``add``; ``aten::__xor__`` is unchanged."""
     kind: str = node.kind()
     return kind if kind.endswith("__") else kind.removesuffix("_")
-
-
-def _first_sentence(error: BaseException) -> str:
-    """The first sentence of a symbolic function's error, without the node."""
-    first = ESCAPES.sub("", first_line(error)).partition("[Caused by the value")[0].strip()
-    return re.split(r"(?<=[.!]) ", first, maxsplit=1)[0].rstrip(".")
