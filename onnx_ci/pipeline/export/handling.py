@@ -6,8 +6,7 @@ import contextlib
 import functools
 import importlib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +51,6 @@ class Handling:
     def takes_output(self, output: Container) -> bool:
         """Whether the model may return a value of this class."""
         return True
-
-    def recording(self, unsupported: dict[str, str]) -> AbstractContextManager[None]:
-        """Within the block, an export adds each operator that it cannot convert, with its message, to ``unsupported``.
-
-        Here nothing is added: the export stops at the first one.
-        """
-        return contextlib.nullcontext()
 
 
 def handling_of(name: str) -> Handling:
@@ -112,14 +104,3 @@ def call_torch(request: ExportRequest, path: Path, **options: Any) -> None:
         **request.options,
         **options,
     )
-
-
-@contextlib.contextmanager
-def replaced(owner: Any, name: str, replacement_of: Callable[[Any], Callable[..., Any]]) -> Iterator[None]:
-    """Within the block, a function of a module is replaced by what ``replacement_of`` makes of it."""
-    original = getattr(owner, name)
-    setattr(owner, name, replacement_of(original))
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)
