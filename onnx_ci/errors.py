@@ -78,9 +78,9 @@ _LONGEST_MESSAGE = 600
 """The limit on the length of a message in one line. Messages of exporters can have pages."""
 
 
-def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """``"; did you mean 'opsets'?"`` for the choice nearest to ``word``, or an empty text."""
-    nearest = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """``"; did you mean 'opsets'?"`` for the choice nearest to ``name``, or an empty text."""
+    nearest = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
     return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 
@@ -132,7 +132,7 @@ def describe_exception(error: BaseException) -> str:
         error: the exception, with its traceback. The lines of its message are joined, and of a very long message
             the middle is left out: load_state_dict, for one, says at the end what the checkpoint has instead.
     """
-    place = described_place(error)
+    place = describe_place(error)
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__qualname__}: {error.msg}{place}"
     message = " ".join(message_of(error).encode(errors="replace").decode().split()) or "no message"  # without lone surrogates
@@ -141,7 +141,7 @@ def describe_exception(error: BaseException) -> str:
     return f"{type(error).__qualname__}: {message}{place}"
 
 
-def described_place(error: BaseException) -> str:
+def describe_place(error: BaseException) -> str:
     """``" (onnx_recipes.py, line 4)"``: the place that :func:`place_of` finds, or an empty text."""
     place = place_of(error)
     return "" if place is None else f" ({_relative(place[0])}, line {place[1]})"

@@ -24,7 +24,7 @@ from onnx_ci.errors import (
     ConfigurationError,
     RecipeError,
     describe_exception,
-    described_place,
+    describe_place,
     nearest_file,
     place_of,
     working_directory,
@@ -257,7 +257,7 @@ def _is_same_definition(first: Recipe, second: Recipe) -> bool:
 
 def _import_message(error: BaseException, root: Path) -> str:
     if isinstance(error, RecipeError):
-        return f"{error}{described_place(error)}"
+        return f"{error}{describe_place(error)}"
     if type(error).__name__ == "Skipped":
         return f"the file skips itself ({error}), so its recipes are never checked; skip inside a recipe instead"
     advice = ""

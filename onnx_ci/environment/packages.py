@@ -153,7 +153,7 @@ def newest_opset() -> int:
 
 
 @functools.cache
-def newest_known_opset() -> int | None:
+def newest_opset_of_onnx() -> int | None:
     """The newest opset that onnx knows, whatever can run it; ``None`` if onnx cannot be imported."""
     opset: int | None = inspect_packages(("onnx",))["onnx"].facts.get("opset")
     return opset

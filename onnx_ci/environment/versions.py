@@ -31,13 +31,13 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "platform": platform.platform(), **packages, **plugin_versions()}
 
 
-def differing_versions(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+def describe_version_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """``onnxruntime 1.22.0 → 1.23.0, torch 2.12.0 → 2.13.0``, or an empty string."""
     names = sorted(name for name in {**before, **now} if before.get(name) != now.get(name))
     return ", ".join(f"{name} {before.get(name, 'absent')} → {now.get(name, 'absent')}" for name in names)
 
 
-def bug_in_words() -> str:
+def describe_bug() -> str:
     """The remedy for an error of onnx-ci itself, with the versions that a report of it needs."""
     listed = ", ".join(f"{name} {version}" for name, version in versions().items())
     return f"this is a bug in onnx-ci; please report it with the lines above, the command and these versions: {listed}"

@@ -52,11 +52,11 @@ _ADVICE = re.compile(r"\[Caused by the value|This is step \d/\d of exporting the
 def judge_error(error: BaseException, cell: Cell, prepared: Prepared) -> Finding:
     """What went wrong in an export."""
     chain = _chain(error)
-    who = _in_words(cell, prepared)
+    who = _describe_exporter(cell, prepared)
     if isinstance(error, NotAModelError):
         of_function = _RETURN if prepared.recipe.run_files is None else _RETURN_ALL
         return finding("export-error", f"{who} {error}", remedy=of_function if cell.exporter == CUSTOM else None)
-    message = message_of(error, who)
+    message = describe_error(error, who)
     if full := disk_error(error):
         return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}; {message}")
     source = line_of_error(chain)
@@ -94,7 +94,7 @@ _RETURN_ALL = 'Return each file by name, as a path, a program or a model: {"pref
 _RETURN = "Write the file to the path that the function gets, or return a program, a model or the path of the file."
 
 
-def _in_words(cell: Cell, prepared: Prepared) -> str:
+def _describe_exporter(cell: Cell, prepared: Prepared) -> str:
     """The exporter of a cell, as messages name it."""
     function = prepared.recipe.export
     if cell.exporter != CUSTOM or function is None:
@@ -102,7 +102,7 @@ def _in_words(cell: Cell, prepared: Prepared) -> str:
     return f"the export function {getattr(function, '__name__', type(function).__name__)}"
 
 
-def message_of(error: BaseException, who: str) -> str:
+def describe_error(error: BaseException, who: str) -> str:
     """What an exporter raised, and what caused it: the first paragraph of each."""
     message = f"{who} raised {_first_paragraph(error)}"
     cause = _chain(error)[-1]

@@ -92,11 +92,11 @@ def _without_torchvision() -> Iterator[None]:
 @functools.cache
 def _replacements() -> tuple[_Replacement, ...]:
     """What this version of torch and onnxscript has of the repetitions."""
-    found: list[_Replacement] = []
-    for replacements in (_sources, _signatures, _operators_of_cpp, _annotations):
+    replacements: list[_Replacement] = []
+    for of_repetition in (_sources, _signatures, _operators_of_cpp, _annotations):
         with contextlib.suppress(Exception):
-            found += replacements()
-    return tuple(found)
+            replacements += of_repetition()
+    return tuple(replacements)
 
 
 # --- torchlib -----------------------------------------------------------------------------------------------------------
