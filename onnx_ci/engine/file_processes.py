@@ -31,8 +31,7 @@ from onnx_ci.engine.recipe_process import (
     import_worker,
     serve_recipes,
 )
-from onnx_ci.environment.coverage import patches_of_coverage
-from onnx_ci.environment.torch_variables import set_torch_variables
+from onnx_ci.environment.this_process import patches_of_coverage, set_torch_variables
 from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.descriptors import open_channels
 from onnx_ci.processes.forked import ForkedProcesses

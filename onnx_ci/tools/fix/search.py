@@ -11,9 +11,9 @@ from pathlib import Path
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.messages import result_of_dead_process
 from onnx_ci.engine.recipes import Recipes
-from onnx_ci.environment.libraries import is_library_file
 from onnx_ci.environment.packages import newest_opset
 from onnx_ci.matrix.plan import CellSpec
+from onnx_ci.owners import Owner, owner_of
 from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.limits import default_jobs, process_limits
 from onnx_ci.processes.supervisor import LAST, Death, Message
@@ -136,7 +136,7 @@ def _moves(failed: CellResult, kept: Move) -> Iterator[Move]:
     """Every rewrite of the lines that a failure names, after a change that is kept."""
     for line in _lines(failed)[:_LINES]:
         file = str(Path.cwd() / line.file)
-        if is_library_file(file):
+        if owner_of(file) is not Owner.PROJECT:
             continue
         try:
             text = kept.texts.get(file) or text_of(Path(file))
