@@ -16,7 +16,6 @@ import itertools
 import os
 import random
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
@@ -234,15 +233,6 @@ def {name}():
     return Faulty(), (torch.randn(3, 4),)
 """
 
-STRAY_BYTES = """
-for descriptor in range(3, 256):
-    with contextlib.suppress(OSError):
-        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-            os.set_blocking(descriptor, False)
-            os.write(descriptor, b'stray\\xff {"result": {}}\\n{"last": 3}\\n{')
-            os.set_blocking(descriptor, True)
-"""
-
 
 def _of_host(name: str, body: str) -> Fault:
     says = ("the process .*did not end within",)
@@ -296,7 +286,6 @@ FAULTS = [
     *_harmless("ignores_signals", IGNORES),
     *_harmless("leaves_a_child", "subprocess.Popen(['sleep', '1000'])"),
     *_harmless("closes_descriptors", "os.closerange(0, 3)"),
-    *_harmless("stray_bytes", STRAY_BYTES),
     *_harmless("threads", "for _ in range(3):\n    threading.Thread(target=threading.Event().wait, args=(300,)).start()"),
     _changes("dtype", "torch.set_default_dtype(torch.float64)", "dtype"),
     _changes("device", "torch.set_default_device('meta')", "default device"),

@@ -1,4 +1,4 @@
-"""A recipe file that crashes, hangs or cheats while it is imported costs its own recipes at most, and is named."""
+"""A recipe file that crashes, hangs or ends its process while it is imported costs its own recipes at most, and is named."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 import sys
 
 import pytest
-from e2e.chaos.cheats import CHEATS, Cheat, wrong
 from e2e.chaos.faults import HEAD, healthy
+from e2e.chaos.imports import IMPORTS, Import, wrong
 from e2e.chaos.running import MODES, option, run
 
 pytestmark = [
@@ -53,12 +53,12 @@ def test_a_file_that_ends_the_process_that_imports_it_is_a_problem_of_its_own(mo
     assert made["files"] == []
 
 
-def judged(mode: str, folder, cheats: list[Cheat]) -> None:
-    """Run cheats beside files that are healthy and one that is wrong, and check everything that must be right."""
+def check(mode: str, folder, imports: list[Import]) -> None:
+    """Import files beside those of recipes that are right and one that is wrong, and check everything that must be right."""
     (folder / "pyproject.toml").write_text(SETTINGS)
     (folder / "recipe_0.py").write_text(healthy("first"))
-    for cheat in cheats:
-        (folder / cheat.file).write_text(cheat.source())
+    for each in imports:
+        (folder / each.file).write_text(each.source())
     (folder / "recipe_y.py").write_text(wrong("total"))
     (folder / "recipe_z.py").write_text(healthy("last"))
     made = run(mode, folder, option(mode, "timeout", 60), seconds=400)
@@ -66,25 +66,23 @@ def judged(mode: str, folder, cheats: list[Cheat]) -> None:
     report = made["report"]
     assert report is not None, "there is no report"
     problems = {each["source"]: each["message"] for each in report["problems"]}
-    others = {
-        (cell["source"], cell["recipe"], cell["status"])
-        for cell in report["cells"]
-        if cell["source"] not in {cheat.file for cheat in cheats}
-    }
+    files = {each.file for each in imports}
+    others = {(each["source"], each["recipe"], each["status"]) for each in report["cells"] if each["source"] not in files}
     assert others == {
         ("recipe_0.py", "first", "passed"),
         ("recipe_y.py", "total", "failed"),
         ("recipe_z.py", "last", "passed"),
     }
-    assert problems.keys() <= {cheat.file for cheat in cheats}
+    assert problems.keys() <= files
     wrongs = []
-    for cheat in cheats:
-        statuses = {cell["status"] for cell in report["cells"] if cell["source"] == cheat.file}
-        is_right = statuses == {"failed"} if cheat.is_harmless else statuses <= {"failed", "error"}
-        is_told = bool(statuses) or (cheat.file in problems and not cheat.is_harmless)
-        is_told = is_told and (cheat.says is None or cheat.says in problems.get(cheat.file, ""))
-        if not (is_right and is_told):
-            wrongs.append((cheat.name, statuses))
+    for each in imports:
+        statuses = {cell["status"] for cell in report["cells"] if cell["source"] == each.file}
+        if each.is_harmless:
+            is_right = statuses == {"failed"}
+        else:
+            is_right = statuses <= {"failed", "error"} and bool(statuses or each.file in problems)
+        if not is_right:
+            wrongs.append((each.name, statuses))
     assert wrongs == []
     assert made["returncode"] == 1 or (made["returncode"] == 2 and problems)
     assert "bug in onnx-ci" not in made["stdout"] + made["stderr"]
@@ -92,53 +90,30 @@ def judged(mode: str, folder, cheats: list[Cheat]) -> None:
     assert made["files"] == []
 
 
-ALONE = {
-    "atexit",
-    "late_timer",
-    "plain_alarm",
-    "interrupt",
-    "system_exit",
-    "exits",
-    "daemon",
-    "twin",
-    "kills_parent",
-    "kills_group",
-    "no_open",
-    "json_that_passes",
-    "audited",
-    "descriptors_closed",
-    "stray_thread",
-    "pretended_results",
-}
+ALONE = {"atexit", "late_timer", "plain_alarm", "interrupt", "system_exit", "exits", "daemon", "twin", "no_stdout"}
 """Those that are tried alone as well; with ``CHAOS_ALONE=all``, each is."""
 LEFT_OUT = {
     # Each can declare its recipe in one worker and not in the other, and then pytest-xdist refuses to run anything.
     # And pytest-xdist cannot send a message with a lone surrogate.
-    "workers": {"own_file_gone", "kills_parent", "daemon_timer", "error_of_odd_text"},
-    # A spawned process is a child of the one that decides, without a guard between them: the run ends at once, with an error.
-    "spawn": {"kills_parent", "interrupts_parent"},
+    "workers": {"own_file_gone", "daemon_timer", "error_of_odd_text"},
 }
+TRIED_ALONE = [each for each in IMPORTS if each.name in ALONE or os.environ.get("CHAOS_ALONE") == "all"]
 
 
-@pytest.mark.parametrize(
-    "cheat",
-    [each for each in CHEATS if each.name in ALONE or os.environ.get("CHAOS_ALONE") == "all"],
-    ids=lambda cheat: cheat.name,
-)
-def test_a_file_that_cheats_changes_no_other_verdict_and_no_exit_code(cheat, tmp_path):
-    judged("command", tmp_path, [cheat])
+@pytest.mark.parametrize("each", TRIED_ALONE, ids=lambda each: each.name)
+def test_an_import_changes_no_other_verdict_and_no_exit_code(each, tmp_path):
+    check("command", tmp_path, [each])
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_all_cheats_at_once(mode, tmp_path):
+def test_all_imports_at_once(mode, tmp_path):
     """Each has its own process, so they are no worse together. Spawned ones take seconds each, so there are fewer of them."""
-    left_out = LEFT_OUT.get(mode, ())
-    chosen = [cheat for cheat in CHEATS if mode != "spawn" or cheat.name in ALONE or os.environ.get("CHAOS_ALONE") == "all"]
-    judged(mode, tmp_path, [cheat for cheat in chosen if not cheat.takes_a_minute and cheat.name not in left_out])
+    chosen = TRIED_ALONE if mode == "spawn" else IMPORTS
+    check(mode, tmp_path, [each for each in chosen if not each.takes_a_minute and each.name not in LEFT_OUT.get(mode, ())])
 
 
 def test_imports_that_do_not_end(tmp_path):
-    judged("command", tmp_path, [cheat for cheat in CHEATS if cheat.takes_a_minute])
+    check("command", tmp_path, [each for each in IMPORTS if each.takes_a_minute])
 
 
 SEGFAULT = "recipe_segfault.py: cannot be imported: the process that tried was killed by SIGSEGV, at recipe_segfault.py, line "
@@ -169,19 +144,18 @@ def test_a_command_that_runs_no_cell_outlives_such_a_file_too(command, code, pri
 @pytest.mark.parametrize(
     "command", ["onnx_ci list", "onnx_ci matrix", "pytest -p no:cacheprovider --onnx-export --collect-only"]
 )
-@pytest.mark.parametrize("name", ["atexit", "sys_exit_replaced", "late_timer", "interrupt", "system_exit", "thread", "no_open"])
-def test_a_command_that_runs_no_cell_is_not_cheated_either(name, command, project):
-    """It lists the other files' cells, and ends by itself."""
-    [cheat] = [each for each in CHEATS if each.name == name]
+@pytest.mark.parametrize("name", ["atexit", "late_timer", "interrupt", "system_exit", "thread"])
+def test_a_command_that_runs_no_cell_lists_those_of_other_files(name, command, project):
+    [each] = [each for each in IMPORTS if each.name == name]
     project.write("pyproject.toml", SETTINGS)
-    project.write(cheat.file, cheat.source())
+    project.write(each.file, each.source())
     project.write("recipe_z.py", healthy("last"))
     done = project.command(*command.split())
     told = done.stdout + done.stderr
-    if cheat.is_harmless or name in ("atexit", "sys_exit_replaced", "late_timer"):
+    if name in ("atexit", "late_timer", "thread"):
         assert done.returncode == 0, told
     else:
-        assert cheat.file in told
+        assert each.file in told
     if "matrix" not in command:
         assert "last" in told
     elif done.returncode == 0:

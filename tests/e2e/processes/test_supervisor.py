@@ -21,7 +21,7 @@ from onnx_ci.collection.discovery import Found
 from onnx_ci.config.settings import load_settings
 from onnx_ci.engine.scheduler import open_engine
 from onnx_ci.matrix.plan import plan
-from onnx_ci.processes.limits import ProcessLimits
+from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.run_in_child import processes_of
 from onnx_ci.processes.supervisor import LAST, Death, resident
 from onnx_ci.results.verdict import decide
@@ -54,7 +54,7 @@ def test_messages_come_in_order_whatever_their_size(processes):
             send({"text": "x" * size})
         send({LAST: "ß" * 100_000})
 
-    processes.start("key", work, ProcessLimits())
+    processes.start("key", work, Limits())
     said = [event for _, event in events_of(processes, 4)]
     assert [len(each["text"]) for each in said[:3]] == [1, 2**20, 3]
     assert said[3] == {LAST: "ß" * 100_000}
@@ -62,7 +62,7 @@ def test_messages_come_in_order_whatever_their_size(processes):
 
 def test_messages_come_with_the_key_of_their_process(processes):
     for key in ("a", "b", "c"):
-        processes.start(key, lambda send, key=key: send({LAST: key}), ProcessLimits())
+        processes.start(key, lambda send, key=key: send({LAST: key}), Limits())
     assert sorted(events_of(processes, 3)) == [(key, {LAST: key}) for key in ("a", "b", "c")]
 
 
@@ -77,7 +77,7 @@ def test_messages_come_with_the_key_of_their_process(processes):
     ],
 )
 def test_how_a_process_ended(processes, work, cause, said):
-    processes.start("key", work, ProcessLimits(seconds=0.3))
+    processes.start("key", work, Limits(seconds=0.3))
     ((_, death),) = events_of(processes)
     assert isinstance(death, Death)
     assert (death.cause, death.message) == (cause, said)
@@ -93,7 +93,7 @@ def test_what_it_prints_before_it_is_first_looked_at_is_kept(processes, monkeypa
         os._exit(7)
 
     monkeypatch.setattr("onnx_ci.processes.forked.resident", as_on_a_busy_machine)
-    processes.start("key", work, ProcessLimits(seconds=30))
+    processes.start("key", work, Limits(seconds=30))
     ((_, death),) = events_of(processes)
     assert (death.message, death.log) == ("ended by itself with exit code 7", "last words\n")
 
@@ -111,7 +111,7 @@ def test_memory_of_the_parent_and_of_the_warm_up_does_not_count(processes):
         time.sleep(30)
         send({LAST: len(kept)})
 
-    limits = ProcessLimits(memory=200 * 2**20)
+    limits = Limits(memory=200 * 2**20)
     try:
         processes.start("harmless", harmless, limits, warm_up=warm_up)
         assert events_of(processes) == [("harmless", {LAST: 300 * 2**20})]
@@ -127,7 +127,7 @@ def test_time_that_nobody_watched_does_not_count(processes):
         time.sleep(1.5)
         send({LAST: "x" * 2**20})  # more than a pipe holds: it waits to be read
 
-    processes.start("key", work, ProcessLimits(seconds=2))
+    processes.start("key", work, Limits(seconds=2))
     time.sleep(3)
     assert events_of(processes) == [("key", {LAST: "x" * 2**20})]
 
@@ -139,7 +139,7 @@ def test_many_open_files_are_no_hindrance(processes):
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
     files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
     try:
-        processes.start("key", lambda send: send({LAST: 1}), ProcessLimits())
+        processes.start("key", lambda send: send({LAST: 1}), Limits())
         assert events_of(processes) == [("key", {LAST: 1})]
     finally:
         for each in files:
