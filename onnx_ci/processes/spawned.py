@@ -96,8 +96,6 @@ class _SpawnedChild(Child):
     arrived: threading.Event
     """Set when something arrives from any process."""
     _received: queue.SimpleQueue[bytes] = field(default_factory=queue.SimpleQueue)
-    _is_cut: bool = False
-    """Whether nothing more can arrive."""
     _ended_at: float | None = None
 
     def __post_init__(self) -> None:
@@ -116,11 +114,12 @@ class _SpawnedChild(Child):
 
     def exit_code(self) -> int | None:
         code = self.process.poll()
-        if code is None or self._is_cut:
-            return code
+        if code is None:
+            return None
         # Its last message may be on its way. But if another process keeps the line open, the end never comes.
+        self.receive()
         self._ended_at = self._ended_at or CLOCK.monotonic()
-        return code if CLOCK.monotonic() > self._ended_at + GRACE else None
+        return code if self.cut_at is not None or CLOCK.monotonic() > self._ended_at + GRACE else None
 
     def close(self) -> None:
         cast("IO[bytes]", self.process.stdin).close()
@@ -131,5 +130,4 @@ class _SpawnedChild(Child):
                 self._received.put(read)
                 self.arrived.set()
         self._received.put(b"")
-        self._is_cut = True
         self.arrived.set()

@@ -210,7 +210,7 @@ while time.monotonic() < end:
     pass
 """
 
-# What its host does once a cell of it runs: the cell alone cannot be stopped for it.
+# What its worker does once a cell of it runs: the cell alone cannot be stopped for it.
 ONCE_A_CELL_RUNS = """
 class Faulty(Scale):
     def forward(self, x):
@@ -234,7 +234,7 @@ def {name}():
 """
 
 
-def _of_host(name: str, body: str) -> Fault:
+def _of_worker(name: str, body: str) -> Fault:
     says = ("the process .*did not end within",)
     return Fault(name=name, body=body, place=ONCE_A_CELL_RUNS, rules=("timeout",), says=says, opsets=(12, 13), timeout=4)
 
@@ -272,8 +272,8 @@ FAULTS = [
         """,
     ),
     _hangs("child_and_hang", "subprocess.Popen(['sleep', '1000'])\nsleep_without_listening(300)"),
-    _of_host("blocked_host", "ctypes.PyDLL(None).sleep(300)  # with the interpreter's lock held"),
-    _of_host("stopped_host", "os.kill(os.getpid(), signal.SIGSTOP)"),
+    _of_worker("blocked_worker", "ctypes.PyDLL(None).sleep(300)  # with the interpreter's lock held"),
+    _of_worker("stopped_worker", "os.kill(os.getpid(), signal.SIGSTOP)"),
     Fault(
         name="one_opset",
         body="ctypes.string_at(0)",

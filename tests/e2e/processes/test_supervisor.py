@@ -181,13 +181,13 @@ def children():
 
 
 @pytest.mark.slow
-def test_a_host_that_dies_between_two_cells_costs_neither(isolation, tmp_path):
+def test_a_worker_that_dies_between_two_cells_costs_neither(isolation, tmp_path):
     engine, cells = engine_and_cells(tmp_path, isolation)
     before = set(children())
     with engine:
         first = engine.run_cell(cells[0])
-        (host,) = set(children()) - before
-        os.kill(host, signal.SIGKILL)
+        (worker,) = set(children()) - before
+        os.kill(worker, signal.SIGKILL)
         time.sleep(0.2)
         second = engine.run_cell(cells[1])
     assert [decide(each).status for each in (first, second)] == ["passed", "passed"]
@@ -195,7 +195,7 @@ def test_a_host_that_dies_between_two_cells_costs_neither(isolation, tmp_path):
 
 
 @pytest.mark.slow
-def test_cells_in_any_order_need_no_more_hosts_than_places(isolation, tmp_path):
+def test_cells_in_any_order_need_no_more_workers_than_places(isolation, tmp_path):
     engine, cells = engine_and_cells(tmp_path, isolation, (tiny, other), jobs=1)
     mixed = sorted(cells, key=lambda planned: planned.cell.opset)
     before = set(children())
@@ -250,7 +250,7 @@ def test_without_processes_a_recipe_takes_back_only_its_own_changes(tmp_path, mo
 
 @pytest.mark.slow
 def test_cells_of_a_device_that_is_not_here_are_skipped_one_after_the_other(isolation, tmp_path):
-    """On a GPU each cell has a host of its own, and the next begins when the last is gone."""
+    """On a GPU each cell has a worker of its own, and the next begins when the last is gone."""
     if torch.cuda.device_count():  # unlike is_available(), this lets forks use CUDA
         pytest.skip("this machine has a GPU: its cells would run")
     engine, cells = engine_and_cells(tmp_path, isolation, devices="cuda", jobs=None)
