@@ -1,4 +1,4 @@
-"""Engines whose workers or cells are killed at a stage of the recipe ``victim``, in whichever way their processes are started."""
+"""Engines whose hosts or cells are killed at a stage of the recipe ``victim``, in whichever way their processes are started."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnx_ci.engine import worker
+from onnx_ci.engine import worker as host
 
-_run_cell, _report_stages = worker._run_cell, worker.report_stages
+_run_cell, _report_stages = host._run_cell, host.report_stages
 
 
 @dataclass(frozen=True)
@@ -18,16 +18,16 @@ class Dying:
     """What dies: the first process of a kind, as its ``number``-th stage begins; never, if that is 0."""
 
     place: str
-    """``worker``, or ``cell`` for the process of the victim's cell at opset 13."""
+    """``host``, or ``cell`` for the process of the victim's cell at opset 13."""
     number: int
     folder: Path
     """Where ``count`` tells how many stages have begun there, and the name of the last one."""
 
     def run_worker(self, jobs, *others):
         """In place of :func:`onnx_ci.engine.messages.run_worker`."""
-        worker._run_cell = self._run_cell
-        self._count("worker" if jobs[0].planned.cell.recipe == "victim" else "")
-        worker.serve(jobs, *others)
+        host._run_cell = self._run_cell
+        self._count("host" if jobs[0].planned.cell.recipe == "victim" else "")
+        host.serve(jobs, *others)
 
     def _run_cell(self, engine, planned, *others):
         is_it = planned.cell.recipe == "victim" and planned.cell.opset == 13
@@ -36,7 +36,7 @@ class Dying:
 
     def _count(self, here: str) -> None:
         """Count the stages of this process from now on, if it is the one."""
-        worker.report_stages = self._report_and_die if here == self.place else _report_stages
+        host.report_stages = self._report_and_die if here == self.place else _report_stages
 
     def _report_and_die(self, listener: Callable[[str], None]) -> None:
         count = 0

@@ -1,4 +1,4 @@
-"""The run, a worker or a cell is killed at every boundary between two steps: what is lost is that cell, or nothing."""
+"""The run, a host or a cell is killed at every boundary between two steps: what is lost is that cell, or nothing."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def judged(tmp_path, monkeypatch):
     return judged
 
 
-@pytest.mark.parametrize(("place", "killed"), [("worker", [12, 13]), ("cell", [13])])
+@pytest.mark.parametrize(("place", "killed"), [("host", [12, 13]), ("cell", [13])])
 def test_a_process_that_is_killed_as_any_stage_begins_costs_its_own_cells(place, killed, judged):
     found, (stages, _) = judged("fork", place, 0)
     assert not any(errors(each) for each in found.values())
@@ -79,11 +79,11 @@ def test_a_process_that_is_killed_as_any_stage_begins_costs_its_own_cells(place,
 
 def test_a_new_process_that_is_killed_as_any_stage_begins_costs_what_runs_in_it(judged):
     """Its preparation, and then its cells, one after the other; those that have not begun get another process."""
-    found, (stages, _) = judged("spawn", "worker", 0)
+    found, (stages, _) = judged("spawn", "host", 0)
     assert not any(errors(each) for each in found.values())
     costs = []
     for number in range(1, int(stages) + 1, 1 if ISOLATION == "spawn" else 5):
-        found, _ = judged("spawn", "worker", number)
+        found, _ = judged("spawn", "host", number)
         assert {recipe for (recipe, _), each in found.items() if errors(each)} == {"victim"}
         costs.append([opset for (_, opset), each in found.items() if errors(each)])
     assert costs == sorted(costs, key=[[12, 13], [12], [13]].index)
