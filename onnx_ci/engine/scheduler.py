@@ -118,7 +118,7 @@ class _Worker:
         if not self.ready:
             return self.seconds
         # It ends its cells in time, unless the recipe keeps it from doing so, as with a thread that lets no other run.
-        allowed = [job.planned.timeout * (_SLACK if self.forks else 1) for job in self.running.values()]
+        allowed = [job.limits.seconds * (_SLACK if self.forks else 1) for job in self.running.values()]
         return max(allowed, default=None)
 
 

@@ -15,7 +15,7 @@ from onnx_ci.environment.packages import newest_opset
 from onnx_ci.matrix.plan import CellSpec
 from onnx_ci.owners import Owner, owner_of
 from onnx_ci.processes.control_groups import usable_cores
-from onnx_ci.processes.limits import default_jobs, process_limits
+from onnx_ci.processes.limits import Limits, default_jobs
 from onnx_ci.processes.supervisor import LAST, Death, Message
 from onnx_ci.results.records import AXES_OF_ONE, CellEvidence, CellResult, Severity, SourceLine, Status
 from onnx_ci.results.rules import RULES
@@ -111,7 +111,7 @@ class Search:
     def _try_all(self, moves: Sequence[Move], settings: Settings) -> Iterator[Attempt]:
         """The attempts, in the order of the moves, each as soon as it and those before it are known."""
         # After a change of code, the model is prepared with and without it, and the file is judged against both.
-        limits = process_limits(2 * self._planned.timeout, self._planned.memory_limit)
+        limits = Limits.of(self._planned).times(2)
         works = {
             place: (self._planned.cell.recipe, functools.partial(try_move, move, self._planned, settings))
             for place, move in enumerate(moves)
