@@ -23,11 +23,11 @@ from onnx_ci.config.settings import Settings, find_root, load_settings
 from onnx_ci.config.values import OFF
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.engine.recipes import find_recipes as find
-from onnx_ci.environment.plugins import EXPORTERS
-from onnx_ci.environment.versions import bug_in_words
+from onnx_ci.environment.versions import describe_bug
 from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean, existing_file
 from onnx_ci.matrix.plan import CellSpec, plan_of
 from onnx_ci.matrix.scope import RecipeScope
+from onnx_ci.plugins import EXPORTERS
 from onnx_ci.processes.signals import interrupts_noted, was_interrupted
 from onnx_ci.report.causes import common_causes, failure_key, shared_failures
 from onnx_ci.report.text import (
@@ -156,7 +156,7 @@ def _exit_code_of(command: Callable[[], None]) -> int | None:
     except Exception:
         if was_interrupted():
             return _interrupted()
-        click.echo(f"{traceback.format_exc()}onnx-ci: {bug_in_words()}", err=True)
+        click.echo(f"{traceback.format_exc()}onnx-ci: {describe_bug()}", err=True)
         return ExitCode.INTERNAL
     return None
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from onnx_ci import plugins
 from onnx_ci.config.values import (
     BASELINE_LIMITS,
     BASELINE_MODES,
@@ -43,7 +44,6 @@ from onnx_ci.config.values import (
     pairs_over,
     some_of,
 )
-from onnx_ci.environment import plugins
 from onnx_ci.results.rules import RULES
 from onnx_ci.results.stages import SKIPPABLE_STAGES
 

@@ -25,8 +25,7 @@ from onnx_ci.config.settings import Settings, load_settings
 from onnx_ci.config.values import OFF
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.engine.session import Session
-from onnx_ci.environment.coverage import patches_of_coverage
-from onnx_ci.environment.torch_variables import set_torch_variables
+from onnx_ci.environment.this_process import patches_of_coverage, set_torch_variables
 from onnx_ci.environment.versions import versions
 from onnx_ci.errors import OnnxCiError, UnwrittenError
 from onnx_ci.matrix.plan import CellSpec

@@ -17,7 +17,7 @@ from onnx_ci.baseline.changes import Change, Limits, changes, in_bytes, is_near,
 from onnx_ci.baseline.entry import Entry, entry_of
 from onnx_ci.config.options import Role, options_with
 from onnx_ci.config.values import BASELINE_LIMITS
-from onnx_ci.environment.versions import differing_versions
+from onnx_ci.environment.versions import describe_version_changes
 from onnx_ci.opsets import format_opsets
 from onnx_ci.report.environments import renamed
 from onnx_ci.report.grid import grid
@@ -167,7 +167,7 @@ class RunComparison:
     @property
     def versions(self) -> str:
         """``torch 2.12.0 → 2.13.0``: the versions that differ."""
-        return "" if self.before is None else differing_versions(self.before.environment, self.after.environment)
+        return "" if self.before is None else describe_version_changes(self.before.environment, self.after.environment)
 
     @property
     def totals(self) -> list[Total]:

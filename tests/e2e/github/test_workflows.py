@@ -14,7 +14,7 @@ from toolbox import fake_github
 from toolbox.github_runner import ACTION, BASH, MAIN, PUSH, ROOT, Caches, Call, evaluate, expand, installed_tool
 from toolbox.records import failed, report
 
-from onnx_ci.environment.plugins import COMMANDS
+from onnx_ci.plugins import COMMANDS
 from onnx_ci.results.files import as_text
 
 FOLDER = ROOT / ".github" / "workflows"

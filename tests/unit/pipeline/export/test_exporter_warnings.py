@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 import torch
 
 from onnx_ci import Severity
-from onnx_ci.pipeline.export.exporter_warnings import KNOWN_WARNINGS, judge_warnings
+from onnx_ci.pipeline.export.exporter_warnings import judge_warnings
 from onnx_ci.processes.capture import Notice
 from onnx_ci.report.text import describe_finding
 
@@ -85,9 +84,3 @@ def test_a_warning_in_a_library_is_told_at_the_line_of_the_project_that_leads_th
     (alone,) = judged(BRANCH, filename=library[0], line=library[1], stack=[library])
     assert Path(alone.source.file).resolve() == Path(pytest.__file__).resolve()
     assert (alone.source.line, alone.source.library) == (3, "")
-
-
-def test_the_table_is_ordered_from_errors_to_notes():
-    severities = [known.severity for known in KNOWN_WARNINGS]
-    assert severities == sorted(severities)
-    assert all(isinstance(known.pattern, re.Pattern) for known in KNOWN_WARNINGS)
