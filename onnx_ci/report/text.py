@@ -212,15 +212,23 @@ def cause_in_short(result: CellResult) -> str:
 
 
 def explain(
-    result: CellResult, repeat: str, *, why: str = "", fix: str = "", code_in: Path | None = None, has_notes: bool = True
+    result: CellResult,
+    repeat: str,
+    *,
+    why: str = "",
+    versions: str = "",
+    fix: str = "",
+    code_in: Path | None = None,
+    has_notes: bool = True,
 ) -> str:
     """A result in full: each cause with its remedy, the numbers, and the command that repeats the cell.
 
     Args:
         result: the result.
         repeat: the command.
-        why: the command that shows the nodes around a fault. It is named only if these are known; with ``--versions``, if nodes
-            compute something else although no number was frozen.
+        why: the command that shows the nodes around a fault. It is named only if these are known.
+        versions: the command that tries other versions of packages. It is named if nodes compute something else although no
+            number was frozen.
         fix: the command that tries remedies. It is named if the file is wrong.
         code_in: the directory of the project, to show the code around the line of each cause, too.
         has_notes: whether notes are told that belong to no error. Otherwise :func:`note_lines` tells them, for all cells.
@@ -237,8 +245,8 @@ def explain(
     lines += ["", f"repeat with: {repeat}"]
     if why and any(each.steps for each in result.findings):
         lines.append(f"node by node: {why}")
-    if why and any(map(_is_wrong_operator, result.findings)):
-        lines.append(f"try other versions: {why} --versions")
+    if versions and any(map(_is_wrong_operator, result.findings)):
+        lines.append(f"try other versions: {versions}")
     if fix and result.status is Status.FAILED and any(map(_may_be_fixed, result.findings)):
         lines.append(f"try remedies: {fix}")
     return "\n".join(map(one_line, lines))

@@ -88,8 +88,8 @@ def _remedy_of_call(prepared: Prepared, cell: Cell, *, has_line: bool) -> str | 
 
 
 _TRANSLATION = (
-    "torch.export took the model, and the translation to ONNX failed. Another version may translate it: onnx-ci why CELL "
-    "--versions looks for one, with --with-torch among those of torch, too. Or rewrite the line."
+    "torch.export took the model, and the translation to ONNX failed. Another version may translate it: onnx-ci versions "
+    "CELL looks for one, with --with-torch among those of torch, too. Or rewrite the line."
 )
 _RETURN_ALL = 'Return each file by name, as a path, a program or a model: {"prefill": path, "decode": other}.'
 _RETURN = "Write the file to the path that the function gets, or return a program, a model or the path of the file."
