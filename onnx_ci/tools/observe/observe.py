@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import keyword
 import os
 import re
 import shlex
@@ -144,11 +145,17 @@ def recipes_of(models: Sequence[ObservedModel]) -> str:
     names: Counter[str] = Counter()
     text = f"{header}\nimport onnx_ci\nimport torch\n"
     for model in models:
-        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", model.name.rpartition(".")[2]).lower()
+        name = recipe_name(model.name.rpartition(".")[2])
         names[name] += 1
         lines = _recipe(model, f"{name}_{names[name]}" if names[name] > 1 else name)
         text += "\n\n" + "".join(f"{line}\n" for line in lines)
     return text
+
+
+def recipe_name(name: str) -> str:
+    """``small_net`` for a class called ``SmallNet``."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    return f"{words}_model" if keyword.iskeyword(words) else words
 
 
 def _recipe(model: ObservedModel, name: str) -> Iterator[str]:
