@@ -123,9 +123,9 @@ def init(folder: Path, github: bool, model: str | None, observe: str | None) -> 
     sys.exit(ExitCode.PASSED)
 
 
-def template(name: str, **values: str) -> str:
-    """A file of ``onnx_ci/templates`` in which ``@NAME@`` is replaced with the value of ``name``."""
-    text = importlib.resources.files("onnx_ci").joinpath("templates", name).read_text(encoding="utf-8")
+def template(file: str, **values: str) -> str:
+    """A file of ``onnx_ci/templates`` in which ``@PLACE@`` is replaced with the value of ``place``."""
+    text = importlib.resources.files("onnx_ci").joinpath("templates", file).read_text(encoding="utf-8")
     for key, value in {"address": ADDRESS, "ref": REF, **values}.items():
         text = text.replace(f"@{key.upper()}@", value)
     return text
@@ -137,13 +137,13 @@ def _recipes(folder: Path, model: str | None, observe: str | None) -> tuple[str,
         models = observed_models(observe, folder)
         return recipes_of(models), f"recipes for {listed([each.name for each in models])}", ["run the recipes: onnx-ci run"]
     if model is None:
-        values = {"network": _NETWORK, "name": "example", "import": "", "call": "small_network()"}
+        values = {"network": _NETWORK, "recipe": "example", "import": "", "call": "small_network()"}
         steps = ["run the example: onnx-ci run", f"replace the model in {_RECIPES} with your own"]
         return template("onnx_recipes.py.txt", **values), "a recipe that runs as it is", steps
     module, _, name = model.partition(":")
     if not all(map(str.isidentifier, (*module.split("."), name))):
         raise ConfigurationError(f"--model must be MODULE:CLASS, such as shop.nets:Ranker, not {model!r}")
-    values = {"network": "", "name": recipe_name(name), "import": f"\n    from {module} import {name}\n", "call": f"{name}()"}
+    values = {"network": "", "recipe": recipe_name(name), "import": f"\n    from {module} import {name}\n", "call": f"{name}()"}
     steps = [f"write the arguments of {name}, and its inputs and outputs, into {_RECIPES}", "run the recipe: onnx-ci run"]
     return template("onnx_recipes.py.txt", **values), f"a recipe for {name}", steps
 
