@@ -24,7 +24,7 @@ from onnx_ci.tools.versions.overlay import Overlay, Request, overlay_of, resolve
 from onnx_ci.tools.versions.pip import ImpossibleError, Wheel
 
 
-class Trials:
+class CachedRuns:
     """Runs of the same cells with other versions, each once.
 
     Args:
@@ -92,12 +92,12 @@ def reported(overlay: Overlay, arguments: Iterable[str], settings: Settings) -> 
         last = next((line for line in reversed(lines) if line.strip()), "")
         reason = last.removeprefix("onnx-ci: ").strip() or f"the run ended with exit code {code}"
         try:
-            found = read_json(report)
+            outcome = read_json(report)
         except ConfigurationError:
             raise NothingReportedError(reason) from None
-        if not found.cells:
-            raise NothingReportedError(next((f"{each.source}: {each.message}" for each in found.problems), reason))
-        return found
+        if not outcome.cells:
+            raise NothingReportedError(next((f"{each.source}: {each.message}" for each in outcome.problems), reason))
+        return outcome
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], problems: IO[str]) -> int:
@@ -132,7 +132,7 @@ def flags_of(flags: Mapping[str, str | None]) -> list[str]:
     return [f"--{option.name}" if option.is_switch else f"--{option.name}={value}" for option, value in given]
 
 
-def only(cells: Collection[Cell], settings: Settings) -> dict[str, str]:
+def flags_for(cells: Collection[Cell], settings: Settings) -> dict[str, str]:
     """The flags that run these cells alone, and nothing that is not needed to tell whether they pass, by their fields.
 
     They take the place of those that the command was given: a list whose flag is given twice has both.

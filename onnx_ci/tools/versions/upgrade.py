@@ -15,7 +15,7 @@ from onnx_ci.results.records import Cell, CellResult, Problem, Status
 from onnx_ci.tools.versions import pip
 from onnx_ci.tools.versions.overlay import NONE, in_words, installed, overlay_of
 from onnx_ci.tools.versions.pip import Wheel
-from onnx_ci.tools.versions.runs import NothingReportedError, Trials, reported
+from onnx_ci.tools.versions.runs import CachedRuns, NothingReportedError, reported
 from onnx_ci.tools.versions.search import blame, first_that_holds
 
 
@@ -104,7 +104,7 @@ class Fault:
 
 
 def faults(
-    broken: Sequence[Cell], wheels: Mapping[str, Wheel], packages: Sequence[str], trials: Trials, *, pre: bool = False
+    broken: Sequence[Cell], wheels: Mapping[str, Wheel], packages: Sequence[str], runs: CachedRuns, *, pre: bool = False
 ) -> Iterator[Fault]:
     """Which newer versions break which cells: one package at a time, then pairs; of one package, the first version.
 
@@ -112,7 +112,7 @@ def faults(
         broken: the cells that all of the newer versions break.
         wheels: the newer versions.
         packages: those that are tried.
-        trials: runs of these cells.
+        runs: runs of these cells.
         pre: whether pre-releases count.
     """
 
@@ -121,19 +121,19 @@ def faults(
 
     def breaks(*requirements: str) -> Sequence[Cell] | None:
         """The cells that fail with these versions; ``None`` if they cannot be had."""
-        needed = trials.wheels(*requirements)
+        needed = runs.wheels(*requirements)
         if needed is None or needed == wheels:
             return needed if needed is None else broken
-        results = trials.results(needed)
+        results = runs.results(needed)
         if isinstance(results, str):
             return broken
         return [cell for cell in broken if _is_broken(results.get(cell), is_short=True)]
 
     # A package that needs no other one is tried before those that need it.
     candidates = [name for name in packages if name in wheels]
-    candidates.sort(key=lambda name: len(trials.wheels(*pins([name])) or wheels))
+    candidates.sort(key=lambda name: len(runs.wheels(*pins([name])) or wheels))
     for names, cells in blame(candidates, broken, lambda names: breaks(*pins(names)) or ()).items():
-        needed = trials.wheels(*pins(names)) or {}
+        needed = runs.wheels(*pins(names)) or {}
         words = in_words(names, {name: wheel.version for name, wheel in needed.items()})
         if len(names) > 1:
             yield Fault(versions=f"{words} together", right="", cells=cells)

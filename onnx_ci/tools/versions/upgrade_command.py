@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import click
 
@@ -19,9 +19,10 @@ from onnx_ci.report.comparison import Comparison, Movement, moved_rows
 from onnx_ci.report.text import finding_lines
 from onnx_ci.results.records import Problem, Status
 from onnx_ci.text import count, listed_shortly, one_line
-
-if TYPE_CHECKING:
-    from onnx_ci.tools.versions.upgrade import Upgraded
+from onnx_ci.tools.versions.overlay import Request, installed, resolved
+from onnx_ci.tools.versions.packages import all_packages
+from onnx_ci.tools.versions.runs import CachedRuns, flags_for, flags_of
+from onnx_ci.tools.versions.upgrade import Upgraded, faults, upgraded
 
 _OPTIONS = [
     option.name
@@ -62,11 +63,6 @@ def upgrade(
       onnx-ci upgrade --to='torch==2.15.*' --opsets=13,18
       onnx-ci upgrade --pre --select='resnet*'
     """
-    from onnx_ci.tools.versions.overlay import Request, installed, resolved
-    from onnx_ci.tools.versions.packages import all_packages
-    from onnx_ci.tools.versions.runs import Trials, flags_of, only
-    from onnx_ci.tools.versions.upgrade import faults, upgraded
-
     settings = settings_from(flags)
     today = {name: each.version for name, each in installed().items()}
     request = Request(requirements=to or tuple(all_packages(installed())), constraints=constraint, upgrade=True, pre=pre)
@@ -82,35 +78,35 @@ def upgrade(
     heading = listed_shortly([changes[name] for name in named], _MOST_SHOWN)
     heading = one_line(heading + (f", with {listed_shortly(needed, _MOST_SHOWN)}" if needed else ""))
     arguments = [*flags_of(flags), *map(str, paths)]
-    found = upgraded(wheels, arguments, settings)
-    lines = list(_lines(found))
+    judged = upgraded(wheels, arguments, settings)
+    lines = list(_lines(judged))
     if not lines:
-        click.echo(f"nothing changed in {count(found.cells, 'cell')}: {heading}")
+        click.echo(f"nothing changed in {count(judged.cells, 'cell')}: {heading}")
         sys.exit(ExitCode.PASSED)
     click.echo(style(heading, None))
     for line in map(one_line, lines):
         click.echo(style(line, Status.FAILED) if line.startswith("broke: ") else line)
-    if found.broken:
-        trials = Trials([*flags_of({**flags, **only(found.broken, settings)}), *map(str, paths)], settings, request)
-        left = found.broken
-        for fault in faults(found.broken, wheels, named, trials, pre=pre):
+    if judged.broken:
+        runs = CachedRuns([*flags_of({**flags, **flags_for(judged.broken, settings)}), *map(str, paths)], settings, request)
+        left = judged.broken
+        for fault in faults(judged.broken, wheels, named, runs, pre=pre):
             verb, right = ("breaks", f" (right with {fault.right})") if fault.right else ("break", "")
             click.echo(one_line(f"{fault.versions} {verb} {of_recipes_in_words(fault.cells)}{right}"))
             left = [cell for cell in left if cell not in fault.cells]
         if left:
             click.echo(one_line(f"no package, and no pair of them, breaks by itself {of_recipes_in_words(left)}"))
-    sys.exit(ExitCode.FAILED if found.broken or found.problems else ExitCode.PASSED)
+    sys.exit(ExitCode.FAILED if judged.broken or judged.problems else ExitCode.PASSED)
 
 
-def _lines(found: Upgraded) -> Iterator[str]:
+def _lines(judged: Upgraded) -> Iterator[str]:
     """What broke, with its causes, what got better, and what else changed."""
-    for problem in found.problems:
+    for problem in judged.problems:
         yield f"broke: {problem.source}: {problem.message}" if isinstance(problem, Problem) else f"broke: {problem}"
-    for failure in shared_failures(found.results):
+    for failure in shared_failures(judged.results):
         yield f"broke: {failure.title}"
         yield from (f"    {line}" for line in finding_lines(failure.first.findings, code_in=Path.cwd()))
-    if found.comparison is not None:
-        yield from _other_lines(found.comparison)
+    if judged.comparison is not None:
+        yield from _other_lines(judged.comparison)
 
 
 def _other_lines(comparison: Comparison) -> Iterator[str]:

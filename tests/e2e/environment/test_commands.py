@@ -51,7 +51,7 @@ def test_a_command_of_a_package_is_listed_and_runs(onnx_ci):
 BROKEN = {
     "a module that is missing": (
         {"acme": {"sign": "nowhere:sign"}},
-        "the command 'sign' of acme-onnx 1.0 cannot be loaded: ModuleNotFoundError: No module named 'nowhere'; update the package",
+        "the command 'sign' of acme-onnx 1.0 cannot be loaded: ModuleNotFoundError: No module named 'nowhere'",
     ),
     "no click command": (
         {"acme": {"sign": "acme:no_command"}},

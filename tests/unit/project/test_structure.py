@@ -38,6 +38,5 @@ def test_the_gate_names_tools_in_two_places_only():
     }
     assert texts == {
         *(("environment/plugins.py", target) for target in RUNTIMES.versioned.values()),
-        ("__init__.py", "onnx_ci.tools.two_files.api"),
-        ("__init__.py", "onnx_ci.tools.two_files.file_comparison"),
+        ("__init__.py", "onnx_ci.tools.two_files.compare"),
     }
