@@ -230,7 +230,7 @@ def _tensors(value: Any, path: tuple[str, ...] = ()) -> dict[str, Value]:
     """The tensors in the arguments of a call, by the names that the recipe gives them: ``image``, ``pair.0``."""
     if "dtype" in value:
         return {".".join(path): value}
-    items = next((value[kind] for kind in ("list", "tuple", "dict", "made") if kind in value), {} if path else value)
+    items = next((value[kind] for kind in ("list", "tuple", "dict", "keywords") if kind in value), {} if path else value)
     pairs = items.items() if isinstance(items, Mapping) else enumerate(items)
     return {name: each for key, item in pairs for name, each in _tensors(item, (*path, str(key))).items()}
 
@@ -279,7 +279,7 @@ def _written(value: Value) -> str | None:
         case {"dict": items}:
             written = {key: _written(item) for key, item in items.items()}
             return None if None in written.values() else f"{{{', '.join(f'{json.dumps(k)}: {v}' for k, v in written.items())}}}"
-        case {"made": items}:
+        case {"keywords": items}:
             written = {key: _written(item) for key, item in items.items()}
             given = ", ".join(f"{name}={text}" for name, text in written.items())
             return None if None in written.values() else f"{value['class']}({given})"
@@ -288,11 +288,11 @@ def _written(value: Value) -> str | None:
     return None
 
 
-def _classes(known: Any) -> Iterator[tuple[str, str]]:
+def _classes(value: Any) -> Iterator[tuple[str, str]]:
     """The modules and names of the classes that the recipe names."""
-    if isinstance(known, Mapping) and "module" in known:
-        yield known["module"], known["class"]
-    inside = known.values() if isinstance(known, Mapping) else known if isinstance(known, list) else ()
+    if isinstance(value, Mapping) and "module" in value:
+        yield value["module"], value["class"]
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     for each in inside:
         yield from _classes(each)
 

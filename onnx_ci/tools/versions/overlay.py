@@ -181,44 +181,27 @@ def _versions(wheels: Mapping[str, Wheel]) -> dict[str, str]:
     return {name: wheel.version for name, wheel in wheels.items()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Overlay:
-    """Other versions, and the folder that they are in."""
-
-    versions: Mapping[str, str]
-    """The version of each package in it by name; none without a folder."""
-    folder: Path | None = None
-
-    def environment(self) -> dict[str, str]:
-        """The environment variables of a process that imports these versions."""
-        return dict(os.environ) if self.folder is None else environment_with(self.folder)
+def environment_with(folder: Path | None) -> dict[str, str]:
+    """The environment variables of a process that imports what is in an overlay rather than what is installed."""
+    path = [str(folder or ""), os.environ.get("PYTHONPATH")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
-def environment_with(folder: Path) -> dict[str, str]:
-    """The environment variables of a process that imports what is in a folder rather than what is installed."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
-
-
-NONE = Overlay(versions={})
-"""What is installed."""
-
-
-def overlay_of(wheels: Mapping[str, Wheel]) -> Overlay:
-    """The overlay with these wheels, which is installed unless it is kept from an earlier run.
+def overlay_of(wheels: Mapping[str, Wheel]) -> Path | None:
+    """The folder with these wheels, installed unless it is kept from an earlier run; ``None`` if there are no wheels.
 
     Raises:
         ConfigurationError: a wheel cannot be downloaded, or the folder cannot be written.
     """
     if not wheels:
-        return NONE
+        return None
     folder = folder_of(wheels)
-    overlay = Overlay(versions=_versions(wheels), folder=folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         _remove_old(folder.parent, but=folder.name)
         if folder.is_dir():
             os.utime(folder)
-            return overlay
+            return folder
         unfinished = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
         try:
             unfinished.mkdir()
@@ -232,7 +215,7 @@ def overlay_of(wheels: Mapping[str, Wheel]) -> Overlay:
     except OSError as error:
         reason = f"{folder.parent} cannot be written: {error.strerror or error}; choose another folder with XDG_CACHE_HOME"
         raise ConfigurationError(f"other versions need a folder, and {reason}") from None
-    return overlay
+    return folder
 
 
 def folder_of(wheels: Mapping[str, Wheel]) -> Path:

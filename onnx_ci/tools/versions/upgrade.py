@@ -13,7 +13,7 @@ from onnx_ci.errors import ConfigurationError
 from onnx_ci.report.comparison import Comparison, Measure, Movement, compare
 from onnx_ci.results.records import Cell, CellResult, Problem, Status
 from onnx_ci.tools.versions import pip
-from onnx_ci.tools.versions.overlay import NONE, in_words, installed, overlay_of
+from onnx_ci.tools.versions.overlay import in_words, installed, overlay_of
 from onnx_ci.tools.versions.pip import Wheel
 from onnx_ci.tools.versions.runs import CachedRuns, NothingReportedError, reported
 from onnx_ci.tools.versions.search import blame, first_that_holds
@@ -48,7 +48,7 @@ def upgraded(wheels: Mapping[str, Wheel], arguments: Sequence[str], settings: Se
     """
     overlay = overlay_of(wheels)
     try:
-        before = reported(NONE, arguments, settings)
+        before = reported(None, arguments, settings)
     except NothingReportedError as error:
         raise ConfigurationError(f"with what is installed, nothing runs: {error}") from None
     right = [result.cell for result in before.cells if not result.status.is_bad and result.status is not Status.SKIPPED]
