@@ -16,7 +16,7 @@ from onnx_ci.environment.packages import newest_opset
 from onnx_ci.matrix.plan import CellSpec
 from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.limits import default_jobs, process_limits
-from onnx_ci.processes.supervisor import LAST, Death, Message
+from onnx_ci.processes.supervisor import LAST, Death
 from onnx_ci.results.records import AXES_OF_ONE, CellEvidence, CellResult, Severity, SourceLine, Status
 from onnx_ci.results.rules import RULES
 from onnx_ci.tools.fix.remedies import Remedy, settings_remedies, text_of
@@ -119,17 +119,14 @@ class Search:
         results: dict[int, CellResult] = {}
         shown = 0
         for place, event in self._recipes.run_all(works, limits, jobs=self._jobs):
-            if isinstance(event, Death) or LAST in event:
-                results[place] = _result(remedies[place].cell(self._planned), event, settings)
+            cell = remedies[place].cell(self._planned)
+            if isinstance(event, Death):
+                results[place] = decided(cell, result_of_dead_process(cell, event, ""), settings)
+            elif LAST in event:
+                results[place] = decided(cell, CellEvidence.from_json(event[LAST]), settings)
             while shown in results:
                 yield Attempt(remedy=remedies[shown], result=results[shown])
                 shown += 1
-
-
-def _result(planned: CellSpec, event: Message | Death, settings: Settings) -> CellResult:
-    """The verdict on a changed cell, whose process has sent its evidence or died."""
-    evidence = result_of_dead_process(planned, event, "") if isinstance(event, Death) else CellEvidence.from_json(event[LAST])
-    return decided(planned, evidence, settings)
 
 
 def _rewriting_remedies(failed: CellResult, kept: Remedy) -> Iterator[Remedy]:

@@ -83,15 +83,11 @@ def installed() -> dict[str, Installed]:
     for each in metadata.distributions():
         name = canonicalize_name(each.name or "")
         if name and name not in distributions:
-            is_kept = name == "onnx-ci" or _is_from_source(each)
+            direct_url = each.read_text("direct_url.json")
+            # A wheel from anywhere is as good as one from an index.
+            is_kept = name == "onnx-ci" or (direct_url is not None and "archive_info" not in direct_url)
             distributions[name] = Installed(version=each.version, requires=tuple(_requirements(each)), is_kept=is_kept)
     return distributions
-
-
-def _is_from_source(distribution: metadata.Distribution) -> bool:
-    """Whether it was installed from a folder or a repository. A wheel from anywhere is as good as one from an index."""
-    direct_url = distribution.read_text("direct_url.json")
-    return direct_url is not None and "archive_info" not in direct_url
 
 
 def _requirements(distribution: metadata.Distribution) -> Iterator[Requirement]:
@@ -171,14 +167,14 @@ def resolved(request: Request) -> dict[str, Wheel]:
         except ImpossibleError as error:
             unmet = (pip.missing(each, pre=request.pre) for each in request.requirements)
             raise ImpossibleError(next(filter(None, unmet), str(error))) from None
-        more = [name for name in broken_by(_versions(wheels), distributions) if name not in requirements]
+        more = [
+            name
+            for name in broken_by({name: wheel.version for name, wheel in wheels.items()}, distributions)
+            if name not in requirements
+        ]
         if not more:
             return wheels
         requirements += more
-
-
-def _versions(wheels: Mapping[str, Wheel]) -> dict[str, str]:
-    return {name: wheel.version for name, wheel in wheels.items()}
 
 
 def environment_with(folder: Path | None) -> dict[str, str]:

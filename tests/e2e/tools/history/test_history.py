@@ -9,7 +9,7 @@ from toolbox.baselines import entry
 from toolbox.projects import Repository
 
 from onnx_ci.baseline.file import Baseline, Place, as_text
-from onnx_ci.tools.history.sparkline import trend
+from onnx_ci.tools.history.page import trend
 
 PASSED, FAILED, USAGE = 0, 1, 2
 FOLDER = "onnx-baselines"
