@@ -1,4 +1,4 @@
-"""Other versions of packages as a folder that goes first on the path of a child process.
+"""Which packages can matter, and other versions of them as a folder that goes first on the path of a child process.
 
 pip's resolver says which packages have to change. An installed package that would no longer have what it requires changes, too,
 except for onnx-ci and what was installed from source, such as the project: what those require is a constraint.
@@ -23,6 +23,8 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from onnx_ci.environment.plugins import EXPORTERS, RUNTIMES, STAGES
+from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.text import listed, listed_shortly
 from onnx_ci.tools.versions import pip
@@ -34,6 +36,17 @@ KEPT_FOR = 30 * _DAY
 """Seconds after its last use for which an overlay is kept."""
 _ABANDONED_AFTER = _DAY
 """Seconds after which an unfinished overlay is that of a dead process. A download can take hours."""
+
+TORCH = "torch"
+_DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
+    "torchscript": ("onnx",),
+    "dynamo": ("onnxscript", "onnx-ir", "onnx"),
+    "transformers": ("transformers", "onnxscript", "onnx-ir", "onnx"),
+    "onnxruntime": RUNTIME_DISTRIBUTIONS,
+    "reference": ("onnx",),
+    "float16": ("onnxconverter-common",),
+}
+"""What exporters, runtimes and stages work with, besides torch. The others are called as their distributions are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +116,27 @@ def _is_required(requirement: Requirement) -> bool:
 
 def _fits(requirement: Requirement, version: str) -> bool:
     return requirement.specifier.contains(version, prereleases=True)
+
+
+def packages_of(exporter: str, runtimes: Iterable[str], stages: Iterable[str], installed: Mapping[str, Installed]) -> list[str]:
+    """The distributions that a cell depends on, and of which other versions can be tried: its stages' first, torch last.
+
+    Args:
+        exporter: what exports the cell.
+        runtimes: what runs its file.
+        stages: its post-export stages.
+        installed: what is installed.
+    """
+    parts = [*((STAGES, name) for name in stages), (EXPORTERS, exporter), *((RUNTIMES, name) for name in runtimes)]
+    names = [each for kind, name in parts for each in (*_DISTRIBUTIONS.get(name, (name,)), kind.distribution(name)) if each]
+    canonical = dict.fromkeys(canonicalize_name(name) for name in (*names, TORCH))
+    return [name for name in canonical if name in installed and not installed[name].is_kept]
+
+
+def all_packages(installed: Mapping[str, Installed]) -> list[str]:
+    """The distributions that some cell may depend on, and of which other versions can be tried."""
+    of_each = (packages_of(exporter, RUNTIMES, STAGES, installed) for exporter in EXPORTERS)
+    return list(dict.fromkeys(name for names in of_each for name in names))
 
 
 def kept_requirements(distributions: Mapping[str, Installed]) -> list[tuple[str, Requirement]]:

@@ -25,8 +25,7 @@ from onnx_ci.results.records import Cell
 from onnx_ci.results.verdict import broken_rules, exit_code
 from onnx_ci.text import listed, one_line
 from onnx_ci.tools.versions import pip
-from onnx_ci.tools.versions.overlay import Request, in_words, installed, kept_requirements
-from onnx_ci.tools.versions.packages import TORCH, packages_of
+from onnx_ci.tools.versions.overlay import TORCH, Request, in_words, installed, kept_requirements, packages_of
 from onnx_ci.tools.versions.pip import ImpossibleError
 from onnx_ci.tools.versions.runs import CachedRuns, flags_for, flags_of, is_right
 from onnx_ci.tools.versions.search import Repair, newer_repair, older_repair
