@@ -21,7 +21,7 @@ from onnx_ci.environment.packages import Package, inspect_packages
 from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS, missing_runtime
 from onnx_ci.errors import EnvironmentLacksError, ExitCode
 from onnx_ci.opsets import DEFAULT_OPSETS, OPEN_END
-from onnx_ci.processes.limits import ProcessLimits
+from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.run_in_child import run_in_child
 from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.results.records import Status
@@ -206,7 +206,7 @@ def troubles_with_machine(settings: Settings) -> Iterator[Trouble]:
 def _start_error(isolation: str) -> str:
     """Why a process cannot be started and watched; empty if it can."""
     try:
-        for event in run_in_child(_send_something, ProcessLimits(seconds=30), isolation):
+        for event in run_in_child(_send_something, Limits(seconds=30), isolation):
             if isinstance(event, Death):
                 return f"a process {event.message}"
     except EnvironmentLacksError as error:

@@ -23,9 +23,9 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from onnx_ci.environment.plugins import EXPORTERS, RUNTIMES, STAGES
 from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS
 from onnx_ci.errors import ConfigurationError
+from onnx_ci.plugins import EXPORTERS, RUNTIMES, STAGES
 from onnx_ci.text import listed, listed_shortly
 from onnx_ci.tools.versions import pip
 from onnx_ci.tools.versions.pip import ImpossibleError, Wheel

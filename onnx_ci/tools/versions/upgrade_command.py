@@ -18,8 +18,8 @@ from onnx_ci.cli.grouped_help import GroupedCommand
 from onnx_ci.config.options import Role, options_with
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import ConfigurationError, ExitCode
-from onnx_ci.report.causes import of_recipes_in_words, shared_failures
-from onnx_ci.report.comparison import Comparison, Measure, Movement, compare, moved_rows
+from onnx_ci.report.causes import describe_cells_by_recipe, shared_failures
+from onnx_ci.report.comparison import Measure, Movement, RunComparison, changed_rows, compare_runs
 from onnx_ci.report.text import finding_lines
 from onnx_ci.results.records import Cell, CellResult, Problem, Status
 from onnx_ci.text import count, listed_shortly, one_line
@@ -96,10 +96,10 @@ def upgrade(
         left = judged.broken
         for fault in faults(judged.broken, wheels, named, runs, pre=pre):
             verb, right = ("breaks", f" (right with {fault.right})") if fault.right else ("break", "")
-            click.echo(one_line(f"{fault.versions} {verb} {of_recipes_in_words(fault.cells)}{right}"))
+            click.echo(one_line(f"{fault.versions} {verb} {describe_cells_by_recipe(fault.cells)}{right}"))
             left = [cell for cell in left if cell not in fault.cells]
         if left:
-            click.echo(one_line(f"no package, and no pair of them, breaks by itself {of_recipes_in_words(left)}"))
+            click.echo(one_line(f"no package, and no pair of them, breaks by itself {describe_cells_by_recipe(left)}"))
     sys.exit(ExitCode.FAILED if judged.broken or judged.problems else ExitCode.PASSED)
 
 
@@ -114,17 +114,17 @@ def _lines(judged: Upgraded) -> Iterator[str]:
         yield from _other_lines(judged.comparison)
 
 
-def _other_lines(comparison: Comparison) -> Iterator[str]:
+def _other_lines(comparison: RunComparison) -> Iterator[str]:
     """What got better, what changed in cells that do not break, and which cells come and go."""
     news = comparison.news
     gained = [each.cell for each in news if each.after is not None and each.after.status is Status.XPASSED]
     if gained:
-        yield f"fixed: {of_recipes_in_words(gained)}: no longer fails as its recipe expects, so remove the expectation"
+        yield f"fixed: {describe_cells_by_recipe(gained)}: no longer fails as its recipe expects, so remove the expectation"
     for movement in (Movement.FIXED, Movement.NEW, Movement.GONE):
         if cells := [each.cell for each in news if each.movement is movement]:
-            yield f"{movement.value}: {of_recipes_in_words(cells)}"
+            yield f"{movement.value}: {describe_cells_by_recipe(cells)}"
     changed = [each for each in news if each.movement in (Movement.FAILS_DIFFERENTLY, Movement.CHANGED)]
-    for row in moved_rows(dataclasses.replace(comparison, moved=tuple(changed))):
+    for row in changed_rows(dataclasses.replace(comparison, moved=tuple(changed))):
         values = f", {row.before} → {row.after}" if row.before else ""
         yield f"{row.mark or 'changed'}: {row.title} at opset {row.opsets}: {row.words}{values}"
 
@@ -133,7 +133,7 @@ def _other_lines(comparison: Comparison) -> Iterator[str]:
 class Upgraded:
     """The cells with what is installed and with newer versions."""
 
-    comparison: Comparison | None
+    comparison: RunComparison | None
     """Without the times, and without what broke; ``None`` if nothing ran with the newer versions."""
     broken: Sequence[Cell]
     """The cells that do not fail with what is installed, and do with the newer versions."""
@@ -170,7 +170,7 @@ def upgraded(wheels: Mapping[str, Wheel], arguments: Sequence[str], settings: Se
     sources = {each.source for each in before.problems}  # their messages can contain the path of an overlay
     problems = [each for each in after.problems if each.source not in sources]
     is_short = bool(problems or after.not_run)
-    comparison = _without_times(compare(after, before, settings.baseline_limits))
+    comparison = _without_times(compare_runs(after, before, settings.baseline_limits))
     new = [each.cell for each in comparison.news if each.movement is Movement.BROKE and each.before is None]
     broken = [cell for cell in (*right, *new) if _is_broken(results.get(cell), is_short=is_short)]
     others = tuple(each for each in comparison.news if each.cell not in broken)
@@ -194,10 +194,11 @@ def _is_broken(result: CellResult | None, *, is_short: bool) -> bool:
     return is_short if result is None else result.status.is_bad and result.status is not Status.XPASSED
 
 
-def _without_times(comparison: Comparison) -> Comparison:
+def _without_times(comparison: RunComparison) -> RunComparison:
     """Times depend on the machine, and on what is cached."""
     moved = (
-        replace(each, moves=tuple(move for move in each.moves if move.measure is not Measure.TIME)) for each in comparison.moved
+        replace(each, measures=tuple(change for change in each.measures if change.measure is not Measure.TIME))
+        for each in comparison.moved
     )
     return replace(comparison, moved=tuple(moved))
 

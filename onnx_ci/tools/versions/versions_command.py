@@ -20,7 +20,7 @@ from onnx_ci.cli.why import judged_cell
 from onnx_ci.config.reproduce import OF_ONE_CELL
 from onnx_ci.config.values import OFF
 from onnx_ci.matrix.scope import runtimes_of
-from onnx_ci.report.text import outcome
+from onnx_ci.report.text import describe_outcome
 from onnx_ci.results.records import Cell
 from onnx_ci.results.verdict import broken_rules, exit_code
 from onnx_ci.text import listed, one_line
@@ -113,7 +113,7 @@ def repair(
             tell(f"{words}: {results}")
             return False
         result = results.get(cell)
-        tell(f"{words}: {'there is no such cell' if result is None else outcome(result)}")
+        tell(f"{words}: {'there is no such cell' if result is None else describe_outcome(result)}")
         return is_right(result, broken)
 
     for search in (newer_repair, older_repair):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onnx_ci.environment.plugins import RUNTIMES
+from onnx_ci.plugins import RUNTIMES
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "onnx_ci"
@@ -20,6 +20,15 @@ def test_every_room_is_installed():
     installed = {name for name in project["tool"]["setuptools"]["packages"] if not name.startswith("onnx_ci.recipes")}
     files = {"onnx_ci.rule_pages", "onnx_ci.templates"}
     assert installed == {".".join(room.relative_to(ROOT).parts) for room in ROOMS} | files
+
+
+def test_every_file_beside_the_modules_is_installed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = project["tool"]["setuptools"]["package-data"]
+    for file in PACKAGE.rglob("*"):
+        if file.is_file() and file.suffix not in (".py", ".pyc"):
+            room = ".".join(file.parent.relative_to(ROOT).parts)
+            assert any(map(file.match, [*patterns["*"], *patterns.get(room, ())])), file
 
 
 @pytest.mark.parametrize("room", ROOMS[1:], ids=lambda room: room.relative_to(PACKAGE).as_posix())
@@ -37,6 +46,6 @@ def test_the_gate_names_tools_in_two_places_only():
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("onnx_ci.tools")
     }
     assert texts == {
-        *(("environment/plugins.py", target) for target in RUNTIMES.versioned.values()),
+        *(("plugins.py", target) for target in RUNTIMES.versioned.values()),
         ("__init__.py", "onnx_ci.tools.two_files.compare"),
     }
