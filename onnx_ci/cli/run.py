@@ -30,7 +30,7 @@ from onnx_ci.cli.grouped_help import GroupedCommand, GroupedOption
 from onnx_ci.cli.progress import Progress
 from onnx_ci.cli.waiting import WaitingResults
 from onnx_ci.config.options import Group
-from onnx_ci.config.reproduce import fix_with_cli, repeat_with_cli, why_with_cli
+from onnx_ci.config.reproduce import fix_with_cli, repeat_with_cli, versions_with_cli, why_with_cli
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.session import Session
 from onnx_ci.errors import ExitCode, UnwrittenError
@@ -112,6 +112,7 @@ def _commands(settings: Settings) -> Commands:
     return Commands(
         repeat=functools.partial(repeat_with_cli, settings=settings),
         why=functools.partial(why_with_cli, settings=settings),
+        versions=functools.partial(versions_with_cli, settings=settings),
         fix=functools.partial(fix_with_cli, settings=settings),
     )
 

@@ -222,15 +222,23 @@ def describe_first_cause(result: CellResult) -> str:
 
 
 def describe_result(
-    result: CellResult, repeat: str, *, why: str = "", fix: str = "", code_in: Path | None = None, has_notes: bool = True
+    result: CellResult,
+    repeat: str,
+    *,
+    why: str = "",
+    versions: str = "",
+    fix: str = "",
+    code_in: Path | None = None,
+    has_notes: bool = True,
 ) -> str:
     """A result in full: each cause with its remedy, the numbers, and the command that repeats the cell.
 
     Args:
         result: the result.
         repeat: the command.
-        why: the command that shows the nodes around a fault. It is named only if these are known; with ``--versions``, if nodes
-            compute something else although no number was frozen.
+        why: the command that shows the nodes around a fault. It is named only if these are known.
+        versions: the command that tries other versions of packages. It is named if nodes compute something else although no
+            number was frozen.
         fix: the command that tries remedies. It is named if the file is wrong.
         code_in: the directory of the project, to show the code around the line of each cause, too.
         has_notes: whether to show notes that belong to no error. Otherwise :func:`note_lines` shows them, for all cells.
@@ -247,8 +255,8 @@ def describe_result(
     lines += ["", f"repeat with: {repeat}"]
     if why and any(each.steps for each in result.findings):
         lines.append(f"node by node: {why}")
-    if why and any(map(_is_wrong_operator, result.findings)):
-        lines.append(f"try other versions: {why} --versions")
+    if versions and any(map(_is_wrong_operator, result.findings)):
+        lines.append(f"try other versions: {versions}")
     phases = {RULES[each.rule].phase for each in result.findings if each.severity is Severity.ERROR} if fix else set()
     if result.status is Status.FAILED and phases - {"baseline", "verdict"}:  # not only other than recorded or expected
         lines.append(f"try remedies: {fix}")
