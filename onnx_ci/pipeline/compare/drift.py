@@ -28,7 +28,7 @@ HOPELESS = 16.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class OutputComparison:
     """The result of one run of the file."""
 
     outputs: tuple[OutputDrift, ...]
@@ -66,7 +66,7 @@ def compare_refined(
     max_drift: DriftLimit,
     runtime: str,
     terms: Terms = OF_AN_EXPORT,
-) -> Comparison:
+) -> OutputComparison:
     """:func:`compare`, and again with each refinement of the probe's reference as long as the file fails.
 
     A difference that only the rounding of a lower precision explains is a note.
@@ -81,7 +81,7 @@ def compare_refined(
     return comparison
 
 
-def _may_pass(comparison: Comparison, probe: Probe) -> bool:
+def _may_pass(comparison: OutputComparison, probe: Probe) -> bool:
     """Whether a comparison that found something may pass with a more precise reference."""
     if all(each.severity is Severity.NOTE for each in comparison.findings):
         return False
@@ -89,7 +89,7 @@ def _may_pass(comparison: Comparison, probe: Probe) -> bool:
     return not probe.reference.is_lossy or all(each.share_of_limit < HOPELESS for each in comparison.outputs if each.limit)
 
 
-def _explained_by_precision(before: Comparison, after: Comparison, terms: Terms) -> Iterator[Finding]:
+def _explained_by_precision(before: OutputComparison, after: OutputComparison, terms: Terms) -> Iterator[Finding]:
     """A note for each output that only passes in units of the rounding of a lower precision."""
     passes_now = before.failing_outputs - after.failing_outputs
     drift_before = {output.name: output.drift for output in before.outputs}
@@ -115,7 +115,7 @@ def compare(
     max_drift: DriftLimit,
     runtime: str,
     terms: Terms = OF_AN_EXPORT,
-) -> Comparison:
+) -> OutputComparison:
     """Compare the file's ``outputs`` on ``probe`` with the reference, output by output.
 
     Args:
@@ -139,7 +139,7 @@ def compare(
         drifts.append(dataclasses.replace(drift, runtime=runtime))
         findings += of_output
     clipping = None if probe.is_given else probe.reference.clipping
-    return Comparison(outputs=tuple(drifts), findings=tuple(findings), clipping=clipping)
+    return OutputComparison(outputs=tuple(drifts), findings=tuple(findings), clipping=clipping)
 
 
 def _only_warns(probe: Probe, terms: Terms, *, is_finite: bool = True) -> bool:

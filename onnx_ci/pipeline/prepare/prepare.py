@@ -180,39 +180,39 @@ def axes_of_one(prepared: Prepared, inputs: Sequence[torch.Tensor]) -> list[str]
     return [*dict.fromkeys(name for name, size in sizes if size == 1)]
 
 
-def prepare(planned: CellTask, weights: Weights = Weights.OWN) -> Prepared:
+def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
     """Build the model of a cell's recipe on the cell's device and compute its references.
 
     The result can be used for every exporter and opset of the same recipe, device and settings.
 
     Args:
-        planned: the cell.
+        task: the cell.
         weights: which weights the model gets.
 
     Raises:
         PrepareError: the recipe cannot be used; the error carries the finding.
     """
     timings: dict[str, float] = {}
-    builder = _Builder(planned, weights)
+    builder = _Builder(task, weights)
     with builder.exact_arithmetic():
         copies = _built(builder, timings)
-        planned = replace(planned, recipe=completed(planned.recipe, copies.pristine))
-        first = _first_run(copies, planned, timings)
+        task = replace(task, recipe=completed(task.recipe, copies.pristine))
+        first = _first_run(copies, task, timings)
         with timed("sketch", timings):
             weights_sketch, arguments_sketch = _sketch_of_weights(copies.pristine.model), sketch(first.tensors)
-        effects = _side_effects(copies, first, planned, timings)
-        inputs = _inputs(copies, first, effects, planned, timings)
-        observability, of_observability = _observability(copies, copies.release(), inputs.probes, planned, timings)
+        effects = _side_effects(copies, first, task, timings)
+        inputs = _inputs(copies, first, effects, task, timings)
+        observability, of_observability = _observability(copies, copies.release(), inputs.probes, task, timings)
     findings = (
         *(loaded_weights_findings(copies.pristine) if weights is Weights.PROBE_UNLESS_LOADED else ()),
-        *call_findings(copies.pristine, first.result, planned.recipe),
+        *call_findings(copies.pristine, first.result, task.recipe),
         *effects.findings,
         *inputs.findings,
         *of_observability,
     )
     return Prepared(
-        recipe=planned.recipe,
-        device=planned.cell.device,
+        recipe=task.recipe,
+        device=task.cell.device,
         fresh=copies.fresh,
         pristine=copies.pristine,
         has_probe_weights=builder.has_probe_weights,
@@ -237,21 +237,21 @@ def prepare(planned: CellTask, weights: Weights = Weights.OWN) -> Prepared:
     )
 
 
-def describe_inputs(planned: CellTask) -> tuple[InputDomain, ...]:
+def describe_inputs(task: CellTask) -> tuple[InputDomain, ...]:
     """What the inputs of a cell's recipe are, and which values they are given, without computing any reference.
 
     Raises:
         PrepareError: the recipe cannot be used; the error carries the finding.
     """
-    call = build_on(planned.recipe, planned.cell.device, planned.weights)
-    recipe = completed(planned.recipe, call)
+    call = build_on(task.recipe, task.cell.device, task.weights)
+    recipe = completed(task.recipe, call)
     tensors = input_tensors(call)
     named = with_names(recipe, call)
     names = _input_names(named, tensors)
     result = run_tree(with_own_inputs(call), seed=recipe.seed)
     axes = declared_axes(named, call, tensors, flatten_outputs(result))
     example = on_cpu(tensors)
-    observer = Observer(Copies(call, lambda: build_on(recipe, planned.cell.device, planned.weights)))
+    observer = Observer(Copies(call, lambda: build_on(recipe, task.cell.device, task.weights)))
     uses = uses_of_inputs(observer, observer.observe(example, with_uses=True), example)
     return InputDomains(recipe.domains, names, axes.labels, example, names_in_model(call), uses).described()
 
@@ -268,14 +268,14 @@ class _Builder:
     """Builds the model of a recipe, as often as it is asked to, with the same kind of weights each time.
 
     Args:
-        planned: a cell of the recipe.
+        task: a cell of the recipe.
         weights: which weights the model gets.
     """
 
-    def __init__(self, planned: CellTask, weights: Weights) -> None:
-        self._planned, self._weights = planned, weights
-        self.is_on_gpu = planned.cell.device != "cpu"
-        self.uses_tf32 = planned.recipe.tf32 and self.is_on_gpu
+    def __init__(self, task: CellTask, weights: Weights) -> None:
+        self._planned, self._weights = task, weights
+        self.is_on_gpu = task.cell.device != "cpu"
+        self.uses_tf32 = task.recipe.tf32 and self.is_on_gpu
         self.has_probe_weights = False
 
     def exact_arithmetic(self) -> contextlib.AbstractContextManager[None]:
@@ -340,13 +340,13 @@ class _FirstRun:
     cpu_outputs: Outputs | None
 
 
-def _first_run(copies: Copies, planned: CellTask, timings: dict[str, float]) -> _FirstRun:
+def _first_run(copies: Copies, task: CellTask, timings: dict[str, float]) -> _FirstRun:
     """Run the model on its example, and compute the reference.
 
     Raises:
         PrepareError: the model fails, or returns what cannot be exported.
     """
-    recipe = planned.recipe
+    recipe = task.recipe
     named = with_names(recipe, copies.pristine)
     tensors = input_tensors(copies.pristine)
     with timed("reference", timings):
@@ -359,7 +359,7 @@ def _first_run(copies: Copies, planned: CellTask, timings: dict[str, float]) -> 
         as_runtimes = functools.cache(functools.partial(with_runtime_rounding, copies, reference))
         refinements = () if recipe.nondeterministic else (as_runtimes,)
         example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=reference, refinements=refinements, is_given=True)
-        cpu_outputs = None if planned.cell.device == "cpu" else _cpu_outputs(copies)
+        cpu_outputs = None if task.cell.device == "cpu" else _cpu_outputs(copies)
         copies.try_on_cpu_first = cpu_outputs is not None
     return _FirstRun(
         tensors=tensors,
@@ -394,10 +394,10 @@ def _sketch_of_weights(model: torch.nn.Module) -> TensorSketch:
     return sketch(weights_of(model))
 
 
-def _side_effects(copies: Copies, first: _FirstRun, planned: CellTask, timings: dict[str, float]) -> SideEffects:
+def _side_effects(copies: Copies, first: _FirstRun, task: CellTask, timings: dict[str, float]) -> SideEffects:
     """What runs of the model change. If nothing, all further runs share one copy."""
-    recipe = planned.recipe
-    if "side-effects" in planned.skip_stages or recipe.nondeterministic:
+    recipe = task.recipe
+    if "side-effects" in task.skip_stages or recipe.nondeterministic:
         return SideEffects()
     with timed("side-effects", timings):
         effects = find_side_effects(copies, first.outputs, first.example.inputs, training=recipe.training)
@@ -420,13 +420,13 @@ class _Inputs:
     findings: tuple[Finding, ...]
 
 
-def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, planned: CellTask, timings: dict[str, float]) -> _Inputs:
+def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, task: CellTask, timings: dict[str, float]) -> _Inputs:
     """The example, given inputs, random and special values, other sizes, steps of sequences, and other sides of branches.
 
     Raises:
         PrepareError: given inputs cannot be used.
     """
-    recipe, axes, skipped = planned.recipe, first.axes, planned.skip_stages
+    recipe, axes, skipped = task.recipe, first.axes, task.skip_stages
     with timed("probes", timings):
         prober = (RandomProber if recipe.nondeterministic else ModelProber)(copies, first.example)
         names = names_in_model(copies.pristine)
@@ -436,7 +436,7 @@ def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, planned: Cel
         domains = InputDomains(recipe.domains, first.input_names, axes.labels, example, names, uses)
         sequences = Sequences(copies, recipe, first.example, axes, domains)
         finder = BranchFinder(observer, on_example, prober, axes.inputs, sequences.following, domains)
-        beginning = (prober.example, *_given_probes(planned, prober, first.input_names, axes.labels))
+        beginning = (prober.example, *_given_probes(task, prober, first.input_names, axes.labels))
         special: Sequence[Variation] = ()
         if "special-inputs" not in skipped:
             special = [*variations(example, domains, constants_of(copies.pristine.model), uses)]
@@ -460,13 +460,13 @@ def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, planned: Cel
     if "branches" not in skipped:
         with timed("branches", timings):
             # A recipe that allows the rule states that no input takes the other side.
-            branches = finder.find(probes, search="untaken-branch" not in planned.allow)
+            branches = finder.find(probes, search="untaken-branch" not in task.allow)
             probes += branches.probes
     findings = (
         *kept_sizes,
         *of_steps,
         *axis_findings(of_call.resized, probes, axes, prober.rejections),
-        *reference_findings(planned.max_drift, probes, functools.cache(lambda: lines_that_draw(copies.fresh()))),
+        *reference_findings(task.max_drift, probes, functools.cache(lambda: lines_that_draw(copies.fresh()))),
         *(() if "sizes" in skipped else output_size_findings(recipe, of_call.resized, probes, axes)),
     )
 
@@ -483,7 +483,7 @@ def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, planned: Cel
 
 
 def _given_probes(
-    planned: CellTask, prober: ModelProber, names: Sequence[str | None], axes: Mapping[str, Mapping[int, str]]
+    task: CellTask, prober: ModelProber, names: Sequence[str | None], axes: Mapping[str, Mapping[int, str]]
 ) -> Iterator[Probe]:
     """The inputs in files that the recipe or the settings name.
 
@@ -499,7 +499,7 @@ def _given_probes(
         )
         for name, tensor in zip(names, prober.example.inputs, strict=True)
     ]
-    for files in planned.inputs:
+    for files in task.inputs:
         try:
             for name, path in find_inputs(Path(files.folder), files.patterns).items():
                 given = prober.required(name, [as_tensor(array) for array in read_inputs(path, expected)])
@@ -517,7 +517,7 @@ _FIX_INPUTS = "Fix the file, or the recipe's inputs or --inputs that name it."
 
 
 def _observability(
-    copies: Copies, shared: Call | None, probes: Sequence[Probe], planned: CellTask, timings: dict[str, float]
+    copies: Copies, shared: Call | None, probes: Sequence[Probe], task: CellTask, timings: dict[str, float]
 ) -> tuple[Observability | None, list[Finding]]:
     """Which modules affect the outputs measurably, if that is asked for and can be measured, and findings about it.
 
@@ -525,13 +525,13 @@ def _observability(
         copies: the model.
         shared: the copy that all runs shared, which is not used any more.
         probes: the inputs, the example first.
-        planned: the cell.
+        task: the cell.
         timings: the seconds are added to it.
     """
-    if "observability" in planned.skip_stages or planned.recipe.nondeterministic:
+    if "observability" in task.skip_stages or task.recipe.nondeterministic:
         return None, []
     example = probes[0]
-    limits = _largest_drifts(planned, example.reference.own)
+    limits = _largest_drifts(task, example.reference.own)
     with timed("observability", timings):
         try:
             observability = observe(shared or copies.fresh(), example.reference.noise, limits)
@@ -570,7 +570,7 @@ def _are_known_to_affect(copies: Copies, observability: Observability, example: 
     return affect_outputs(copies.fresh(), observability.hidden, example.reference.own)
 
 
-def _largest_drifts(planned: CellTask, outputs: Outputs) -> list[float]:
+def _largest_drifts(task: CellTask, outputs: Outputs) -> list[float]:
     """The largest drift that passes, for each output; 1 for values that are compared exactly."""
-    names = itertools.zip_longest(planned.recipe.output_names[: len(outputs)], outputs)
-    return [planned.max_drift.of(name, dtype_name(tensor)) if has_noise(tensor) else 1.0 for name, tensor in names]
+    names = itertools.zip_longest(task.recipe.output_names[: len(outputs)], outputs)
+    return [task.max_drift.of(name, dtype_name(tensor)) if has_noise(tensor) else 1.0 for name, tensor in names]
