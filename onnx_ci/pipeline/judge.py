@@ -23,7 +23,6 @@ from onnx_ci.pipeline.compare.runtime_run import RuntimeRun, run_file
 from onnx_ci.pipeline.contract import contract
 from onnx_ci.pipeline.contract.facts import facts_of
 from onnx_ci.pipeline.contract.requirements import check_requirements
-from onnx_ci.pipeline.contract.several_files import merged_signature
 from onnx_ci.pipeline.contract.weights import compare_weights
 from onnx_ci.pipeline.post_export.shipped_reference import ShippedReference
 from onnx_ci.pipeline.post_export.simplifiers import ort_optimized
@@ -79,9 +78,6 @@ def judge(
     """Judge a file. A step runs even if an earlier one found something, as long as it can, so that one run reports everything.
 
     Args:
-        file: the file.
-        task: the cell that it is the file of.
-        shipped: what it is compared with.
         runtimes: the runtimes that run it, wherever they can.
         timings: the seconds of each stage are added to it.
     """
@@ -136,8 +132,8 @@ def _judge_numbers(judgement: Judgement, inference: _Inference, runtimes: Sequen
         on_gpu = next(iter(of_onnxruntime), None)
         with timed("run", inference.timings):
             limit = inference.task.max_drift
-            sides = compute_cpu_vs_gpu(on_gpu, inference.path, inference.signature, prepared, max_drift=limit)
-        numbers = explain_drift_on_gpu(sides, numbers, on_gpu, prepared)
+            sides = compute_cpu_vs_gpu(on_gpu, inference.path, inference.signature, prepared, device=device, max_drift=limit)
+        numbers = explain_drift_on_gpu(sides, numbers, on_gpu, device, tf32=prepared.recipe.tf32)
     outputs = tuple(output for each in runs for output in each.outputs)
     return replace(judgement, numbers=(*overflows, *numbers), outputs=outputs, cpu_vs_gpu=sides)
 
@@ -169,7 +165,7 @@ def _judge_contracts(folder: JudgedFile, task: CellTask, shipped: ShippedReferen
         broken += [replace(each, message=f"{path.stem}: {each.message}") for each in of_file]
     if len(signatures) < len(files):
         return Judgement(prepared=prepared, signature=None, contract=tuple(broken))
-    whole = merged_signature(signatures, prepared)
+    whole = contract.merged_signature(signatures, prepared)
     facts = facts_of(whole, folder.complete, prepared)
     return Judgement(prepared=prepared, signature=whole, contract=tuple(broken), facts=facts)
 

@@ -57,11 +57,7 @@ def without_overflow(run: RuntimeRun, exact: RuntimeRun) -> tuple[RuntimeRun, li
 
 
 def int8_overflow(wrong: Finding) -> Finding:
-    """The warning that a file is right, except where sums of int8 products overflow.
-
-    Args:
-        wrong: what is wrong for that reason.
-    """
+    """The warning that a file is right, except where sums of int8 products overflow."""
     return finding(
         "runtime-disagreement",
         "sums of int8 products overflow in onnxruntime on this processor, which has no VNNI; without that the file is right: "

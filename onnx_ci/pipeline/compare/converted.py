@@ -50,7 +50,6 @@ _Make = Callable[[Probe], Reference]
 
 
 def _lowered(prepared: Prepared, precision: Precision) -> _Make:
-    """Makes references with the rounding of a floating type."""
 
     def lowered(probe: Probe) -> Reference:
         runs = runs_at_precision(prepared.fresh, probe.inputs, probe.reference, precision)
@@ -60,7 +59,6 @@ def _lowered(prepared: Prepared, precision: Precision) -> _Make:
 
 
 def _quantized(prepared: Prepared, path: Path, signature: Signature, precision: Precision, scratch: Path) -> _Make:
-    """Makes references with the rounding of a quantized file."""
 
     @functools.cache
     def file() -> QuantizedFile:

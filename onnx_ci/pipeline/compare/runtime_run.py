@@ -77,13 +77,16 @@ def run_file(
     Errors of the runtime become findings, except for out-of-memory errors of a GPU, which are raised.
 
     Args:
-        device: the device to run on.
-        max_drift: the largest drift that passes.
         timings: the seconds of each stage are added to it.
     """
     file_run = _FileRun(runtime, signature, prepared, device, max_drift, timings)
     file_run.run(path)
-    findings = file_run.findings if prepared.recipe.run_files is None else map(_of_several, file_run.findings)
+    findings = file_run.findings
+    if prepared.recipe.run_files is not None:  # each file may be judged by itself
+        findings = [
+            dataclasses.replace(each, remedy=_EACH_ALONE) if each.severity is Severity.ERROR and each.probe else each
+            for each in findings
+        ]
     return RuntimeRun(
         runtime=runtime.name,
         is_deployed=runtime.is_deployed,
@@ -144,7 +147,6 @@ class _FileRun:
         return FilesTogether(path, load, prepared.recipe.run_files, prepared.pristine, len(self._names))
 
     def _run_probes(self, session: Session) -> None:
-        """Run the file on every probe, and compare its outputs."""
         outputs_of: dict[str, Sequence[torch.Tensor]] = {}
         followed = {probe.follows for probe in self._prepared.probes}
         has_wrong_shapes = False
@@ -175,27 +177,24 @@ class _FileRun:
             feeds = feeds_of(self._signature, self._prepared, probe)
             with timed("run", self._timings):
                 outputs = session.run(feeds)
-                samples = [[*map(sample_of, session.run(feeds, seed=seed))] for seed in _seeds(len(probe.samples))]
+                # By default, ONNX Runtime (1.31.1) counts seeds up, and such runs depend on each other.
+                seeds = torch.randint(1, 2**31 - 1, (len(probe.samples),), generator=torch.Generator().manual_seed(0)).tolist()
+                samples = [[*map(sample_of, session.run(feeds, seed=seed))] for seed in seeds]
         except Exception as error:  # each runtime raises its own classes
             _raise_if_out_of_memory(error)
             message = f"{self._runtime.name} fails on {probe.name!r}: {_in_words(error)}"
             if isinstance(error, RunFilesError):  # it says which file, or that the recipe's function failed
                 message = f"on {probe.name!r}, {_in_words(error)}"
             details = {"runtime": self._runtime.name}
-            self.findings.append(finding(self._rule_of_failure(probe), message, probe=probe.name, details=details))
+            # A file that runs on the example fails on other sizes because of them.
+            rule = "baked-shape" if self._runs_example else "run-error"
+            rule = "edge-mismatch" if probe.legality is InputStatus.DEGENERATE else rule
+            self.findings.append(finding(rule, message, probe=probe.name, details=details))
             return None, []
         self._runs_example = self._runs_example or probe.name == EXAMPLE
         return outputs, samples
 
-    def _rule_of_failure(self, probe: Probe) -> str:
-        """The rule that a file breaks which fails on a probe."""
-        if probe.legality is InputStatus.DEGENERATE:
-            return "edge-mismatch"
-        # A file that runs on the example fails on other sizes because of them.
-        return "baked-shape" if self._runs_example else "run-error"
-
     def _compare(self, outputs: list[torch.Tensor], samples: list[list[Sample]], probe: Probe) -> None:
-        """Compare the outputs on a probe with the model's."""
         if probe.samples:
             self.findings += compare_random(self._names, samples, probe)
             return
@@ -233,11 +232,6 @@ class _FileRun:
             yield finding("provider-mismatch", message, remedy=remedy)
 
 
-def _of_several(fault: Finding) -> Finding:
-    """A finding about files that run together; the remedy of an error is to judge each by itself."""
-    return dataclasses.replace(fault, remedy=_EACH_ALONE) if fault.severity is Severity.ERROR and fault.probe else fault
-
-
 _EACH_ALONE = (
     "Look at what run_files hands from one file to the next: names, their order, positions, masks. A recipe for each file says "
     "whether that file is right by itself, and if not, at which line it goes wrong."
@@ -266,7 +260,6 @@ def save_failing(
     Args:
         inputs: the inputs by the name of the probe.
         names: the inputs' names; those without one get their position.
-        folder: where the files are written.
     """
     failing = {each.probe for each in findings if each.severity is not Severity.NOTE}
     for probe, tensors in inputs.items():
@@ -277,7 +270,6 @@ def save_failing(
 
 
 def _in_words(error: Exception) -> str:
-    """What a runtime says, without the place in ONNX Runtime's own code."""
     return _IN_ONNXRUNTIME.sub(" ", first_line(error))
 
 
@@ -319,8 +311,3 @@ def _never_drawn(names: Iterable[str], probes: Sequence[Probe]) -> list[Finding]
 def _nothing_compared(name: str, what: str, remedy: str | None = None) -> Finding:
     message = f"output {name!r} was never compared: on every input it is empty, or none of its values is {what}"
     return finding("vacuous", message, remedy=remedy)
-
-
-def _seeds(count: int) -> list[int]:
-    """Seeds for runs of a random file. By default, ONNX Runtime (1.31.1) counts up, and such runs depend on each other."""
-    return torch.randint(1, 2**31 - 1, (count,), generator=torch.Generator().manual_seed(0)).tolist()

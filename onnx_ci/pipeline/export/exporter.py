@@ -111,7 +111,7 @@ def run_exporter(prepared: Prepared, cell: Cell, path: Path) -> ExporterRun:
         returns_files=recipe.run_files is not None,
     )
     failure: BaseException | None = None
-    with captured() as caught, exact_arithmetic(tf32=recipe.tf32 and prepared.device != "cpu"):
+    with captured() as caught, exact_arithmetic(tf32=recipe.tf32 and cell.device != "cpu"):
         # Deprecation warnings, such as TorchScript's, are about this call, not the user's code.
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"onnx_ci\.|torch\.onnx")
         try:

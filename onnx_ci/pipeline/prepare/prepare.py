@@ -30,6 +30,7 @@ from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, ModelProber, Pr
 from onnx_ci.pipeline.inputs.sequences import Sequences
 from onnx_ci.pipeline.inputs.special_values import Variation, constants_of, variations
 from onnx_ci.pipeline.model.arrays import as_array, as_tensor
+from onnx_ci.pipeline.model.build import build, completed, with_names
 from onnx_ci.pipeline.model.containers import Container, containers_in, name_of, named_leaves
 from onnx_ci.pipeline.model.copies import Copies, copied_call, is_large
 from onnx_ci.pipeline.model.devices import TF32_EPS, exact_arithmetic
@@ -39,9 +40,6 @@ from onnx_ci.pipeline.model.live_model import (
     Outputs,
     PrepareError,
     SkippedByRecipeError,
-    bound_arguments,
-    build_on,
-    completed,
     dtype_name,
     flatten_outputs,
     has_noise,
@@ -52,27 +50,28 @@ from onnx_ci.pipeline.model.live_model import (
     run,
     run_tree,
     with_inputs,
-    with_names,
     with_own_inputs,
 )
 from onnx_ci.pipeline.model.module import weights_of
 from onnx_ci.pipeline.model.probe_weights import assign_weights, with_probe_weights
 from onnx_ci.pipeline.model.tensor_sketch import sketch
 from onnx_ci.pipeline.prepare.findings import (
-    axis_findings,
     call_findings,
     check_outputs,
     check_parameters,
     loaded_weights_findings,
+    noisy_outputs,
     observability_findings,
-    observability_unknown,
     output_size_findings,
-    reference_findings,
+    undeclared_relations,
+    untested_axes,
+    without_float64,
 )
-from onnx_ci.pipeline.prepare.observability import NoGradientsError, Observability, affect_outputs, observe
+from onnx_ci.pipeline.prepare.observability import Observability, affect_outputs, observe
 from onnx_ci.pipeline.prepare.side_effects import SideEffects, differ, find_kept_sizes, find_side_effects
 from onnx_ci.pipeline.prepare.state_lines import lines_that_draw
-from onnx_ci.pipeline.reference.reference import make_reference, random_reference
+from onnx_ci.pipeline.reference.random_samples import random_reference
+from onnx_ci.pipeline.reference.reference import make_reference
 from onnx_ci.pipeline.reference.runtime_rounding import with_runtime_rounding
 from onnx_ci.processes.allocator import return_free_memory, return_large_blocks
 from onnx_ci.processes.capture import timed
@@ -96,7 +95,6 @@ class Prepared:
     """A recipe ready for its cells."""
 
     recipe: Recipe
-    device: str
     fresh: Callable[..., Call]
     """Returns a new copy of the model and its arguments, one for each export: :meth:`Copies.fresh`."""
     pristine: Call
@@ -111,10 +109,8 @@ class Prepared:
     """The name of each tensor argument: the declared one, that in the model if only its axes are declared, or ``None``."""
     inputs: tuple[InputDomain, ...]
     """What the inputs are, and which values they are given."""
-    arguments: tuple[Container, ...]
-    """The arguments of other classes than tuple, list and dict."""
     outputs: tuple[Container, ...]
-    """The outputs of such classes."""
+    """The outputs of other classes than tuple, list and dict."""
     own_output_names: tuple[str, ...]
     """What the model calls its outputs, such as ``past_key_values.0.key``; empty if what it returns has no names."""
     probes: tuple[Probe, ...]
@@ -135,8 +131,6 @@ class Prepared:
     """Which modules affect the outputs measurably; ``None`` if gradients cannot show it."""
     weights_sketch: TensorSketch
     """A sketch of the exported parameters and buffers."""
-    arguments_sketch: TensorSketch
-    """A sketch of the tensor arguments."""
     timings: Mapping[str, float]
     """Seconds by stage."""
 
@@ -157,15 +151,12 @@ class Prepared:
 
     def weights_are_unchanged(self) -> bool:
         """Whether the parameters and buffers still are what :attr:`weights_sketch` describes."""
-        return _sketch_of_weights(self.pristine.model) == self.weights_sketch
+        return sketch(weights_of(self.pristine.model)) == self.weights_sketch
 
     @functools.cached_property
     def one_kind_per_probe(self) -> Prepared:
         """The same with a probe for each kind of special value. A file that fails on a probe of several is judged on these."""
-        if self.one_kind_probes is None:
-            return self
-        with _arithmetic_of_references(self.recipe, self.device):
-            return replace(self, probes=self.one_kind_probes(), one_kind_probes=None)
+        return self if self.one_kind_probes is None else replace(self, probes=self.one_kind_probes(), one_kind_probes=None)
 
     @property
     def example(self) -> Probe:
@@ -185,10 +176,6 @@ def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
 
     The result can be used for every exporter and opset of the same recipe, device and settings.
 
-    Args:
-        task: the cell.
-        weights: which weights the model gets.
-
     Raises:
         PrepareError: the recipe cannot be used; the error carries the finding.
     """
@@ -199,9 +186,9 @@ def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
         task = replace(task, recipe=completed(task.recipe, copies.pristine))
         first = _first_run(copies, task, timings)
         with timed("sketch", timings):
-            weights_sketch, arguments_sketch = _sketch_of_weights(copies.pristine.model), sketch(first.tensors)
+            weights_sketch = sketch(weights_of(copies.pristine.model))
         effects = _side_effects(copies, first, task, timings)
-        inputs = _inputs(copies, first, effects, task, timings)
+        inputs = _inputs(copies, first, effects, task, timings, builder.exact_arithmetic)
         observability, of_observability = _observability(copies, copies.release(), inputs.probes, task, timings)
     findings = (
         *(loaded_weights_findings(copies.pristine) if weights is Weights.PROBE_UNLESS_LOADED else ()),
@@ -210,9 +197,9 @@ def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
         *inputs.findings,
         *of_observability,
     )
+    paths = [path for path, leaf in named_leaves(first.result) if isinstance(leaf, torch.Tensor)]
     return Prepared(
         recipe=task.recipe,
-        device=task.cell.device,
         fresh=copies.fresh,
         pristine=copies.pristine,
         has_probe_weights=builder.has_probe_weights,
@@ -220,9 +207,8 @@ def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
         dynamic_shapes=dynamic_shapes_tree(copies.pristine, first.input_names, first.axes),
         input_names=first.input_names,
         inputs=inputs.domains.described(),
-        arguments=tuple(containers_in(bound_arguments(copies.pristine))),
         outputs=tuple(containers_in(first.result)),
-        own_output_names=_own_output_names(first.result),
+        own_output_names=tuple(map(name_of, paths)) if paths[0] and isinstance(paths[0][0], str) else (),
         probes=inputs.probes,
         one_kind_probes=inputs.separated,
         cpu_outputs=first.cpu_outputs,
@@ -232,7 +218,6 @@ def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
         exports_own_parameters=is_large(copies.pristine.model) and effects.can_share and not builder.is_on_gpu,
         observability=observability,
         weights_sketch=weights_sketch,
-        arguments_sketch=arguments_sketch,
         timings=timings,
     )
 
@@ -243,7 +228,7 @@ def describe_inputs(task: CellTask) -> tuple[InputDomain, ...]:
     Raises:
         PrepareError: the recipe cannot be used; the error carries the finding.
     """
-    call = build_on(task.recipe, task.cell.device, task.weights)
+    call = build(task.recipe, task.cell.device, task.weights)
     recipe = completed(task.recipe, call)
     tensors = input_tensors(call)
     named = with_names(recipe, call)
@@ -251,36 +236,26 @@ def describe_inputs(task: CellTask) -> tuple[InputDomain, ...]:
     result = run_tree(with_own_inputs(call), seed=recipe.seed)
     axes = declared_axes(named, call, tensors, flatten_outputs(result))
     example = on_cpu(tensors)
-    observer = Observer(Copies(call, lambda: build_on(recipe, task.cell.device, task.weights)))
+    observer = Observer(Copies(call, lambda: build(recipe, task.cell.device, task.weights)))
     uses = uses_of_inputs(observer, observer.observe(example, with_uses=True), example)
     return InputDomains(recipe.domains, names, axes.labels, example, names_in_model(call), uses).described()
-
-
-def _arithmetic_of_references(recipe: Recipe, device: str) -> contextlib.AbstractContextManager[None]:
-    is_on_gpu = device != "cpu"
-    return exact_arithmetic(tf32=recipe.tf32 and is_on_gpu, for_reference=is_on_gpu)
 
 
 # --- building ---------------------------------------------------------------------------------------------------------
 
 
 class _Builder:
-    """Builds the model of a recipe, as often as it is asked to, with the same kind of weights each time.
-
-    Args:
-        task: a cell of the recipe.
-        weights: which weights the model gets.
-    """
+    """Builds the model of a recipe, as often as it is asked to, with the same kind of weights each time."""
 
     def __init__(self, task: CellTask, weights: Weights) -> None:
-        self._planned, self._weights = task, weights
+        self._task, self._weights = task, weights
         self.is_on_gpu = task.cell.device != "cpu"
         self.uses_tf32 = task.recipe.tf32 and self.is_on_gpu
         self.has_probe_weights = False
 
     def exact_arithmetic(self) -> contextlib.AbstractContextManager[None]:
         """The arithmetic in which references are computed."""
-        return _arithmetic_of_references(self._planned.recipe, self._planned.cell.device)
+        return exact_arithmetic(tf32=self.uses_tf32, for_reference=self.is_on_gpu)
 
     def build(self) -> Call:
         """The model and its arguments.
@@ -305,11 +280,10 @@ class _Builder:
             return self._build().global_changes
 
     def _build(self) -> Call:
-        return build_on(self._planned.recipe, self._planned.cell.device, self._planned.weights)
+        return build(self._task.recipe, self._task.cell.device, self._task.weights)
 
 
 def _built(builder: _Builder, timings: dict[str, float]) -> Copies:
-    """The model, from which copies can be made."""
     with timed("build", timings):
         pristine = builder.build()
         if is_large(pristine.model):
@@ -359,7 +333,11 @@ def _first_run(copies: Copies, task: CellTask, timings: dict[str, float]) -> _Fi
         as_runtimes = functools.cache(functools.partial(with_runtime_rounding, copies, reference))
         refinements = () if recipe.nondeterministic else (as_runtimes,)
         example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=reference, refinements=refinements, is_given=True)
-        cpu_outputs = None if task.cell.device == "cpu" else _cpu_outputs(copies)
+        cpu_outputs = None
+        if task.cell.device != "cpu":
+            # A model may only support its device, and moving it can raise anything.
+            with contextlib.suppress(Exception), exact_arithmetic():
+                cpu_outputs = run(copies.on_cpu())
         copies.try_on_cpu_first = cpu_outputs is not None
     return _FirstRun(
         tensors=tensors,
@@ -373,25 +351,7 @@ def _first_run(copies: Copies, task: CellTask, timings: dict[str, float]) -> _Fi
 
 
 def _input_names(recipe: Recipe, tensors: Sequence[torch.Tensor]) -> tuple[str | None, ...]:
-    """The name of each tensor, or ``None``."""
     return tuple(name for _, name in itertools.zip_longest(tensors, recipe.input_names[: len(tensors)]))
-
-
-def _own_output_names(result: Any) -> tuple[str, ...]:
-    paths = [path for path, leaf in named_leaves(result) if isinstance(leaf, torch.Tensor)]
-    return tuple(map(name_of, paths)) if paths[0] and isinstance(paths[0][0], str) else ()
-
-
-def _cpu_outputs(copies: Copies) -> Outputs | None:
-    try:
-        with exact_arithmetic():
-            return run(copies.on_cpu())
-    except Exception:  # a model may only support its device, and moving it can raise anything
-        return None
-
-
-def _sketch_of_weights(model: torch.nn.Module) -> TensorSketch:
-    return sketch(weights_of(model))
 
 
 def _side_effects(copies: Copies, first: _FirstRun, task: CellTask, timings: dict[str, float]) -> SideEffects:
@@ -420,8 +380,18 @@ class _Inputs:
     findings: tuple[Finding, ...]
 
 
-def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, task: CellTask, timings: dict[str, float]) -> _Inputs:
+def _inputs(
+    copies: Copies,
+    first: _FirstRun,
+    effects: SideEffects,
+    task: CellTask,
+    timings: dict[str, float],
+    arithmetic: Callable[[], contextlib.AbstractContextManager[None]],
+) -> _Inputs:
     """The example, given inputs, random and special values, other sizes, steps of sequences, and other sides of branches.
+
+    Args:
+        arithmetic: that of references, for what is run later.
 
     Raises:
         PrepareError: given inputs cannot be used.
@@ -465,13 +435,16 @@ def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, task: CellTa
     findings = (
         *kept_sizes,
         *of_steps,
-        *axis_findings(of_call.resized, probes, axes, prober.rejections),
-        *reference_findings(task.max_drift, probes, functools.cache(lambda: lines_that_draw(copies.fresh()))),
+        *untested_axes(of_call.resized, probes, axes, prober.rejections),
+        *undeclared_relations(of_call.resized, axes),
+        *noisy_outputs(task.max_drift, probes, functools.cache(lambda: lines_that_draw(copies.fresh()))),
+        *without_float64(probes),
         *(() if "sizes" in skipped else output_size_findings(recipe, of_call.resized, probes, axes)),
     )
 
     def separated() -> tuple[Probe, ...]:
-        return (*beginning, *of_call.separated(), *branches.probes)
+        with arithmetic():
+            return (*beginning, *of_call.separated(), *branches.probes)
 
     return _Inputs(
         probes=probes,
@@ -522,30 +495,29 @@ def _observability(
     """Which modules affect the outputs measurably, if that is asked for and can be measured, and findings about it.
 
     Args:
-        copies: the model.
         shared: the copy that all runs shared, which is not used any more.
-        probes: the inputs, the example first.
-        task: the cell.
-        timings: the seconds are added to it.
     """
     if "observability" in task.skip_stages or task.recipe.nondeterministic:
         return None, []
     example = probes[0]
-    limits = _largest_drifts(task, example.reference.own)
+    own = example.reference.own
+    names = itertools.zip_longest(task.recipe.output_names[: len(own)], own)
+    limits = [task.max_drift.of(name, dtype_name(tensor)) if has_noise(tensor) else 1.0 for name, tensor in names]
     with timed("observability", timings):
-        try:
-            observability = observe(shared or copies.fresh(), example.reference.noise, limits)
-            if not any(output.is_floating_point() for output in example.reference.own):  # they have no gradients
-                observability = _all_hidden(copies, probes)
-            usual = (each for each in probes[1:] if each.legality is InputStatus.LEGAL and not (each.special or each.fed))
-            if observability is not None and observability.hidden and (other := next(usual, None)) is not None:
-                # A mask of the example can hide modules that other masks show.
-                on_other = observe(with_inputs(copies.fresh(), other.inputs), other.reference.noise, limits)
-                observability = observability if on_other is None else observability.beside(on_other)
-            if observability is not None and not observability.visible and _are_known_to_affect(copies, observability, example):
-                return None, []
-        except NoGradientsError:
-            return None, [observability_unknown()]
+        observability = observe(shared or copies.fresh(), example.reference.noise, limits)
+        if not any(output.is_floating_point() for output in own):  # they have no gradients
+            observability = _all_hidden(copies, probes)
+        usual = (each for each in probes[1:] if each.legality is InputStatus.LEGAL and not (each.special or each.fed))
+        if observability is not None and observability.hidden and (other := next(usual, None)) is not None:
+            # A mask of the example can hide modules that other masks show.
+            on_other = observe(with_inputs(copies.fresh(), other.inputs), other.reference.noise, limits)
+            observability = observability if on_other is None else observability.beside(on_other)
+        if observability is None:
+            return None, []
+        # In a function of torch.func, no module has a gradient.
+        may_affect = not observability.visible and not observability.has_gradients
+        if may_affect and affect_outputs(copies.fresh(), observability.hidden, own):
+            return None, []
     return observability, [*observability_findings(observability)]
 
 
@@ -561,16 +533,3 @@ def _all_hidden(copies: Copies, probes: Sequence[Probe]) -> Observability | None
     if affect_outputs(copies.fresh(), names, example.reference.own):
         return None
     return Observability(visible=(), hidden=names, without_gradient=names)
-
-
-def _are_known_to_affect(copies: Copies, observability: Observability, example: Probe) -> bool:
-    """Whether modules affect the outputs although none has a gradient, as in a function of ``torch.func``."""
-    if observability.has_gradients:
-        return False
-    return affect_outputs(copies.fresh(), observability.hidden, example.reference.own)
-
-
-def _largest_drifts(task: CellTask, outputs: Outputs) -> list[float]:
-    """The largest drift that passes, for each output; 1 for values that are compared exactly."""
-    names = itertools.zip_longest(task.recipe.output_names[: len(outputs)], outputs)
-    return [task.max_drift.of(name, dtype_name(tensor)) if has_noise(tensor) else 1.0 for name, tensor in names]
