@@ -25,7 +25,7 @@ from onnx_ci.pipeline.model.live_model import (
     Call,
     SkippedByRecipeError,
     bound_arguments,
-    described,
+    describe_raised,
     input_tensors,
     names_in_model,
     recipe_error,
@@ -59,9 +59,9 @@ def build(recipe: Recipe, device: str, weights: str | None) -> Call:
     Raises:
         PrepareError: it raises, or does not return a model with matching arguments.
     """
-    with watched() as state, watch_loading() as loaded_with:
+    with watched() as changes, watch_loading() as loaded_with:
         call = _moved(_usable(recipe, _with_mode(_checked(recipe, _result_of(recipe, weights)), recipe.training)), device)
-    return replace(call, global_changes=state.changes, loaded_with=tuple(sorted(loaded_with)))
+    return replace(call, global_changes=changes, loaded_with=tuple(sorted(loaded_with)))
 
 
 def _usable(recipe: Recipe, call: Call) -> Call:
@@ -118,7 +118,7 @@ def _result_of(recipe: Recipe, weights: str | None) -> Any:
             raise
         if type(error).__name__ in ("Skipped", "SkipTest"):
             raise SkippedByRecipeError(str(error) or "the recipe skips itself") from None
-        raise recipe_error(f"the recipe raised {described(error)}", _remedy_of(error)) from None
+        raise recipe_error(f"the recipe raised {describe_raised(error)}", _remedy_of(error)) from None
 
 
 def _checked(recipe: Recipe, result: Any) -> Call:
@@ -137,7 +137,7 @@ def _checked(recipe: Recipe, result: Any) -> Call:
     model, remarks = as_module
     if (error := unlisted(model)) is not None:
         raise recipe_error(
-            f"{type(model).__name__} cannot list its modules and weights: {described(error)}",
+            f"{type(model).__name__} cannot list its modules and weights: {describe_raised(error)}",
             _NESTED
             if isinstance(error, RecursionError)
             else "Exporters need named_modules, named_parameters and named_buffers.",
@@ -184,7 +184,7 @@ def completed(recipe: Recipe, call: Call) -> Recipe:
             declared.pop("dynamic_shapes", None)
         fields = fields_of(cast("RecipeKeywords", declared))
     except Exception as error:  # the methods of a model can raise anything
-        raise recipe_error(f"what {type(call.model).__name__} declares cannot be used: {described(error)}") from None
+        raise recipe_error(f"what {type(call.model).__name__} declares cannot be used: {describe_raised(error)}") from None
     return replace(recipe, **{name: fields[name] for name in declared if not getattr(recipe, name)})
 
 

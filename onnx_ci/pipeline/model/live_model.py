@@ -184,7 +184,7 @@ def names_in_model(call: Call) -> list[str | None]:
     return [name_of(path) for path in paths]
 
 
-def described(error: BaseException) -> str:
+def describe_raised(error: BaseException) -> str:
     """What the code of a recipe or of a model raised, with its line."""
     return describe_exception(error, not_from=[Path(torch.__file__).parent])
 
@@ -300,7 +300,7 @@ def run_tree(call: Call, *, seed: int = 0) -> Any:
         if devices.ran_out_of_memory(error):
             raise
         has_meta = any(weight.is_meta for weight in weights_of(call.model))
-        raise recipe_error(f"the model raised {described(error)}", ON_META if has_meta else None) from None
+        raise recipe_error(f"the model raised {describe_raised(error)}", ON_META if has_meta else None) from None
 
 
 ON_META = (

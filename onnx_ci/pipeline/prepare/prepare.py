@@ -210,7 +210,7 @@ def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
         outputs=tuple(containers_in(first.result)),
         own_output_names=tuple(map(name_of, paths)) if paths[0] and isinstance(paths[0][0], str) else (),
         probes=inputs.probes,
-        one_kind_probes=inputs.separated,
+        one_kind_probes=inputs.one_kind_probes,
         cpu_outputs=first.cpu_outputs,
         untaken_branches=inputs.branches.untaken,
         findings=findings,
@@ -302,8 +302,6 @@ def _built(builder: _Builder, timings: dict[str, float]) -> Copies:
 class _FirstRun:
     """What is known of a model after one run on its example."""
 
-    tensors: Sequence[torch.Tensor]
-    """The tensors among the arguments."""
     input_names: tuple[str | None, ...]
     result: Any
     """What the model returned."""
@@ -340,7 +338,6 @@ def _first_run(copies: Copies, task: CellTask, timings: dict[str, float]) -> _Fi
                 cpu_outputs = run(copies.on_cpu())
         copies.try_on_cpu_first = cpu_outputs is not None
     return _FirstRun(
-        tensors=tensors,
         input_names=_input_names(named, tensors),
         result=result,
         outputs=outputs,
@@ -374,7 +371,7 @@ class _Inputs:
     """All inputs on which a file is compared with its model, and what they show about the recipe."""
 
     probes: tuple[Probe, ...]
-    separated: Callable[[], tuple[Probe, ...]] | None
+    one_kind_probes: Callable[[], tuple[Probe, ...]] | None
     domains: InputDomains
     branches: Branches
     findings: tuple[Finding, ...]
@@ -442,13 +439,13 @@ def _inputs(
         *(() if "sizes" in skipped else output_size_findings(recipe, of_call.resized, probes, axes)),
     )
 
-    def separated() -> tuple[Probe, ...]:
+    def one_kind_probes() -> tuple[Probe, ...]:
         with arithmetic():
             return (*beginning, *of_call.separated(), *branches.probes)
 
     return _Inputs(
         probes=probes,
-        separated=separated if of_call.has_special_rows else None,
+        one_kind_probes=one_kind_probes if of_call.has_special_rows else None,
         domains=domains,
         branches=branches,
         findings=findings,

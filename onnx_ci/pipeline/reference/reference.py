@@ -309,7 +309,7 @@ def proportional_reference(own: Outputs, like: Reference) -> Reference | None:
         if has_noise(tensor) and (size := largest_value(measured)):
             noise[position] = max(noise[position], 2 * like.noise[position] / size * largest_value(tensor))
     channels = (
-        each.in_proportion(measured, tensor, of_whole) if each and each.fits(tensor) else None
+        each and each.in_proportion(measured, tensor, of_whole)
         for each, measured, tensor, of_whole in zip(like.channels, like.own, own, noise, strict=bool(like.channels))
     )
     return Reference(
