@@ -45,27 +45,19 @@ def check_requirements(
         findings.append(finding("data-placement", "the file has no external data, and the recipe declares some"))
     if requirements.operators is not None or requirements.static:
         model = onnx.load(path, load_external_data=False)
-        findings += _operators(model, requirements.operators)
-        findings += _shapes(model, path, fold) if requirements.static else ()
+        allowed = requirements.operators
+        uses = [] if allowed is None else [each for each in operators_of(model) if not each.is_function]
+        if unlisted := [each for each in uses if each.name not in (allowed or ())]:
+            names = listed_shortly([f"{each.name} ({count(each.count, 'node')})" for each in unlisted], _NAMED)
+            message = f"the file uses operators that are not allowed: {names}"
+            details = {"operators": {each.name: each.count for each in unlisted}}
+            findings.append(finding("unlisted-operator", message, details=details))
+        if requirements.static:
+            symbolic = [info.name for info in (*model.graph.input, *model.graph.output) if not _is_fixed(info)]
+            if symbolic := symbolic or [*_symbolic_values(path, fold)]:
+                names = listed_shortly([repr(name) for name in symbolic], _NAMED)
+                findings.append(finding("symbolic-shape", f"the shape of {names} is not fixed", details={"values": symbolic}))
     return findings
-
-
-def _operators(model: onnx.ModelProto, allowed: tuple[str, ...] | None) -> Iterator[Finding]:
-    uses = [] if allowed is None else [each for each in operators_of(model) if not each.is_function]
-    unlisted = [each for each in uses if each.name not in (allowed or ())]
-    if unlisted:
-        names = listed_shortly([f"{each.name} ({count(each.count, 'node')})" for each in unlisted], _NAMED)
-        message = f"the file uses operators that are not allowed: {names}"
-        yield finding("unlisted-operator", message, details={"operators": {each.name: each.count for each in unlisted}})
-
-
-def _shapes(model: onnx.ModelProto, path: Path, fold: Callable[[Path, Path], None]) -> Iterator[Finding]:
-    """A finding if the shape of an input or an output, or of a value between, is not fixed."""
-    symbolic = [info.name for info in (*model.graph.input, *model.graph.output) if not _is_fixed(info)]
-    symbolic = symbolic or [*_symbolic_values(path, fold)]
-    if symbolic:
-        names = listed_shortly([repr(name) for name in symbolic], _NAMED)
-        yield finding("symbolic-shape", f"the shape of {names} is not fixed", details={"values": symbolic})
 
 
 def _symbolic_values(path: Path, fold: Callable[[Path, Path], None]) -> Iterator[str]:

@@ -23,7 +23,7 @@ from onnx_ci.pipeline.export.untaken_branches import judge_branches, without_tho
 from onnx_ci.pipeline.model.devices import exact_arithmetic, ran_out_of_memory
 from onnx_ci.pipeline.model.module import exportable, is_training
 from onnx_ci.pipeline.prepare.prepare import Prepared
-from onnx_ci.pipeline.prepare.side_effects import differences
+from onnx_ci.pipeline.prepare.side_effects import describe_changes
 from onnx_ci.processes.allocator import return_free_memory
 from onnx_ci.processes.capture import Notice, captured
 from onnx_ci.processes.signals import no_forks_leave
@@ -126,7 +126,7 @@ def run_exporter(prepared: Prepared, cell: Cell, path: Path) -> ExporterRun:
             traceback.print_exc()  # for the log; the finding has one line only
     if prepared.exports_own_parameters:
         return_free_memory()  # beside a large model, there may be none for what follows
-    changed = () if failure else tuple(differences(call.model, prepared.pristine.model))
+    changed = () if failure else tuple(describe_changes(call.model, prepared.pristine.model))
     return ExporterRun(
         path=path,
         failure=failure,

@@ -108,10 +108,10 @@ def _children(value: Any) -> list[tuple[str | int, Any]] | None:
         return [(_key(key), child) for key, child in value.items()]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-    # Or it consists of caches, such as those of an encoder and a decoder.
-    members = getattr(value, "__dict__", {}).items()
-    caches: list[tuple[str | int, Any]] = [(name.removesuffix("_cache"), each) for name, each in members if _cache_layers(each)]
-    return _cache_layers(value) or caches or None
+    if layers := _cache_layers(value):
+        return layers
+    members = getattr(value, "__dict__", {}).items()  # it may consist of caches, such as those of an encoder and a decoder
+    return [(name.removesuffix("_cache"), member) for name, member in members if _cache_layers(member)] or None
 
 
 def _registered_children(value: Any) -> tuple[list[tuple[str | int, Any]], bool]:

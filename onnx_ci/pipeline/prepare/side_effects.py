@@ -35,7 +35,7 @@ OTHER_SEED = 1
 """The seed of the second run, so that a model that draws random numbers returns different outputs."""
 
 
-def differences(model: torch.nn.Module, pristine: torch.nn.Module) -> list[str]:
+def describe_changes(model: torch.nn.Module, pristine: torch.nn.Module) -> list[str]:
     """Descriptions of what differs between a used model and an unused copy of it: parameters, buffers, modes."""
     used_state, unused_state = dict(_state(model)), dict(_state(pristine))
     changed = list(used_state.keys() ^ unused_state.keys())
@@ -117,7 +117,7 @@ def find_side_effects(copies: Copies, own: Outputs, inputs: Sequence[torch.Tenso
         source = next(iter(lines_that_draw(copies.fresh())), None)
         remedy = None if source is not None else _NOT_DRAWN_BY_TORCH
         return SideEffects(findings=[finding("nondeterministic", message, remedy=remedy, source=source)])
-    changed = differences(copies.used.model, copies.pristine.model)
+    changed = describe_changes(copies.used.model, copies.pristine.model)
     again = with_own_inputs(copies.used)
     given = named_leaves(bound_arguments(again))
     try:
