@@ -28,8 +28,6 @@ def at_precision_of_file(prepared: Prepared, path: Path, scratch: Path) -> Prepa
     on an input that onnx-ci made, a difference is a note.
 
     Args:
-        prepared: the recipe that the file is an export of.
-        path: the file.
         scratch: a folder for changed copies of the file, which is needed while the result is used.
     """
     model, signature = read_model(path), read_signature(path, prepared.weights)

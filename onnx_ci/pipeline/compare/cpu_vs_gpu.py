@@ -96,9 +96,6 @@ def explain_drift_on_gpu(
     """The findings of a cell on a GPU, with the probable causes of drift.
 
     A note is added if only PyTorch on the GPU deviates: its noise, the unit of the comparison, is then too large.
-
-    Args:
-        run: ONNX Runtime's run on the GPU, if it is one of the runtimes.
     """
     by_output = {each.name: each for each in sides}
     drifts = {(each.name, each.probe): each for each in (run.outputs if run else ())}

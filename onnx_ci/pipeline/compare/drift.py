@@ -110,11 +110,7 @@ def compare(
     runtime: str,
     terms: Terms = OF_AN_EXPORT,
 ) -> OutputComparison:
-    """Compare the file's ``outputs`` on ``probe`` with the reference, output by output.
-
-    Args:
-        names: the outputs' names in the graph.
-    """
+    """Compare the file's ``outputs`` on ``probe`` with the reference, output by output."""
     is_baked = terms.is_traced and probe.name != EXAMPLE
     drifts: list[OutputDrift] = []
     findings: list[Finding] = []
@@ -351,7 +347,6 @@ def similarity(got: torch.Tensor, exact: torch.Tensor, judged: torch.Tensor, noi
     """Compare a floating output with its reference.
 
     Args:
-        exact: the reference, of the same shape, in float64.
         judged: which elements are compared; the others count as equal.
         noise: two values that are closer than this are a tie.
     """

@@ -33,7 +33,6 @@ def compare_random(names: Sequence[str], runs: Sequence[Sequence[Sample]], probe
     """Compare random outputs on ``probe``: the shapes in every run, and the distributions of the values.
 
     Args:
-        names: the outputs' names in the graph.
         runs: the file's outputs, for as many runs as ``probe.samples`` has of the model.
     """
     outputs = [_RandomOutput(name, position, [run[position] for run in runs], probe) for position, name in enumerate(names)]
@@ -91,7 +90,6 @@ class _RandomOutput:
         Args:
             both: file and model × runs × elements.
             tolerance: the largest difference that rounding explains.
-            moments: what is compared.
         """
         low, high = both.amin(1), both.amax(1)
         gap = torch.maximum(low[0] - high[1], low[1] - high[0])
@@ -147,9 +145,6 @@ def _is_chance(features: torch.Tensor) -> bool:
 
     The statistic is the squared length of the summed differences, for all 2**24 ways to swap the two rounds of each pair: the
     first half of the pairs and the second half are combined.
-
-    Args:
-        features: file and model × rounds × features.
     """
     apart = features[0] - features[1]
     products = apart @ apart.T

@@ -287,7 +287,6 @@ def never_compared(
     """Findings about outputs of which no element was ever compared.
 
     Args:
-        outputs: what was compared.
         findings: what was found. Where only one side is finite, the output was compared, and is wrong.
         of: what messages call the reference.
         remedy: that of the findings, unless it is the rule's.

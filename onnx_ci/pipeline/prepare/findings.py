@@ -163,7 +163,6 @@ def untested_axes(
     """Axes of inputs that are declared dynamic but have the same size on every input.
 
     Args:
-        resized: what the model accepts of other sizes.
         rejections: what the model raised on other inputs, by their names.
     """
     for label, sizes in resized.untested(probes, axes.inputs):

@@ -187,7 +187,12 @@ def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
         first = _first_run(copies, task, timings)
         with timed("sketch", timings):
             weights_sketch = sketch(weights_of(copies.pristine.model))
-        effects = _side_effects(copies, first, task, timings)
+        effects = SideEffects()
+        if "side-effects" not in task.skip_stages and not task.recipe.nondeterministic:
+            with timed("side-effects", timings):
+                effects = find_side_effects(copies, first.outputs, first.example.inputs, training=task.recipe.training)
+        if effects.can_share:  # all further runs share one copy
+            copies.share()
         inputs = _inputs(copies, first, effects, task, timings, builder.exact_arithmetic)
         observability, of_observability = _observability(copies, copies.release(), inputs.probes, task, timings)
     findings = (
@@ -349,18 +354,6 @@ def _first_run(copies: Copies, task: CellTask, timings: dict[str, float]) -> _Fi
 
 def _input_names(recipe: Recipe, tensors: Sequence[torch.Tensor]) -> tuple[str | None, ...]:
     return tuple(name for _, name in itertools.zip_longest(tensors, recipe.input_names[: len(tensors)]))
-
-
-def _side_effects(copies: Copies, first: _FirstRun, task: CellTask, timings: dict[str, float]) -> SideEffects:
-    """What runs of the model change. If nothing, all further runs share one copy."""
-    recipe = task.recipe
-    if "side-effects" in task.skip_stages or recipe.nondeterministic:
-        return SideEffects()
-    with timed("side-effects", timings):
-        effects = find_side_effects(copies, first.outputs, first.example.inputs, training=recipe.training)
-        if effects.can_share:
-            copies.share()
-    return effects
 
 
 # --- other inputs -----------------------------------------------------------------------------------------------------

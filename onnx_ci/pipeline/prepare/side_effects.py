@@ -103,11 +103,6 @@ def find_side_effects(copies: Copies, own: Outputs, inputs: Sequence[torch.Tenso
     """Run the model again: a fresh copy with another seed, and the copy that has already run, each with inputs of its own.
 
     A model that overwrites its inputs but returns the same for the same values has no state.
-
-    Args:
-        copies: the model, after its first run.
-        own: the outputs of that run.
-        inputs: the inputs of that run.
     """
     after_others = _after_other_inputs(copies, inputs)
     depends_on_history = after_others is not None and differ(after_others, own)
@@ -141,7 +136,6 @@ def find_kept_sizes(copies: Copies, resized: Iterable[Probe]) -> Iterator[Findin
 
     Args:
         copies: the model, whose runs have shared one copy.
-        resized: its runs at other sizes.
     """
     for probe in itertools.islice(resized, 1):  # all axes that can differ do in the first one
         with contextlib.suppress(PrepareError):

@@ -39,7 +39,6 @@ class _Lines(OperatorMode):
     """Notes the lines that call certain operators.
 
     Args:
-        call: the call that :meth:`run` runs.
         is_noted: whether a call of an operator is noted, by the operator and its arguments.
     """
 

@@ -42,9 +42,6 @@ def run_in_float64(
     The second value is the machine epsilon of the coarsest type that the model casts to, or 0.
 
     Args:
-        copies: the model.
-        own: its outputs in its own type.
-        inputs: other inputs than the example's.
         within: gets the call, which it may change, and returns the context in which the call runs. It is called again if a
             large model has to run with all weights converted at once.
         decisions: what the model decides in its own type. The run repeats these decisions; if that is impossible, there are no

@@ -60,8 +60,6 @@ def perturbed_runs(
     values differs from run to run.
 
     Args:
-        fresh: returns a new call to run.
-        own: the outputs of an unperturbed run.
         precision: the precision whose steps perturb; by default that of each tensor's own type.
         weights_only: whether the inputs are left as they are.
     """

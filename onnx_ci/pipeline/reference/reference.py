@@ -160,10 +160,7 @@ def reference_from(
     """The reference made of several runs.
 
     Args:
-        own: the outputs in the own data type.
-        exact: those in float64, or ``None`` if there are none.
         perturbed: computes those of perturbed runs, if they are needed.
-        eps: the machine epsilon of the coarsest floating type in the computation.
         coarser: that of the coarsest type that is cast to, or 0.
     """
     # Perturbation replaces float64 if that is the model's own type, too, and shows which integers depend on rounding.
@@ -241,11 +238,8 @@ def quantized_reference(
     """``like`` with the noise of a quantized file, which alone knows the steps of its activations.
 
     Args:
-        like: the reference of the file.
         runs: outputs of what ``like`` is the reference of, perturbed at the file's precision.
-        still: the outputs of the file.
         jittered: the same with its activations moved by a step, several times; none if only its weights are quantized.
-        precision: the precision of the file.
     """
     moved = [
         tuple(
@@ -266,7 +260,6 @@ def with_noise_of(like: Reference, simulated: Sequence[Outputs | None], method: 
 
     Args:
         simulated: the outputs of these runs; ``None`` for one that failed.
-        method: what the noise is called.
     """
     noise, stable, channels = list(like.noise), list(like.stable), list(like.channels)
     for outputs in simulated:
@@ -349,8 +342,6 @@ def _measured(own: torch.Tensor, others: Sequence[torch.Tensor], eps: float) -> 
     few.
 
     Args:
-        own: the output in the model's own type.
-        others: the same output of other runs.
         eps: the machine epsilon of the coarsest floating type in the computation.
     """
     if not has_noise(own):
