@@ -424,14 +424,6 @@ def test_a_frozen_value_is_right_on_the_example_and_wrong_elsewhere():
     assert sentence(baked).endswith("; also on 'n=7'")
 
 
-def test_a_frozen_size_fails_at_every_other_size():
-    recipe = recipe_of(
-        lambda x: x.reshape(int(x.shape[0]) * 4), torch.randn(3, 4), input_names=["x"], output_names=["y"],
-        dynamic_axes={"x": {0: "n"}},
-    )  # fmt: skip
-    assert "baked-shape" in rules(run_one(recipe))
-
-
 class Masked(torch.nn.Module):
     """The sum and number of what a mask selects; the file gives another number for a row without any."""
 
