@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from onnx_ci.collection.keywords import RecipeKeywords, fields_of
 from onnx_ci.collection.recipe import Recipe
-from onnx_ci.errors import OnnxCiError
+from onnx_ci.errors import OnnxCiError, describe_exception
 from onnx_ci.pipeline.model import devices
 from onnx_ci.pipeline.model.containers import containers_in, name_of, named_leaves
 from onnx_ci.pipeline.model.global_state import watched
@@ -25,7 +25,6 @@ from onnx_ci.pipeline.model.live_model import (
     Call,
     SkippedByRecipeError,
     bound_arguments,
-    describe_raised,
     input_tensors,
     names_in_model,
     recipe_error,
@@ -118,7 +117,7 @@ def _result_of(recipe: Recipe, weights: str | None) -> Any:
             raise
         if type(error).__name__ in ("Skipped", "SkipTest"):
             raise SkippedByRecipeError(str(error) or "the recipe skips itself") from None
-        raise recipe_error(f"the recipe raised {describe_raised(error)}", _remedy_of(error)) from None
+        raise recipe_error(f"the recipe raised {describe_exception(error)}", _remedy_of(error)) from None
 
 
 def _checked(recipe: Recipe, result: Any) -> Call:
@@ -137,7 +136,7 @@ def _checked(recipe: Recipe, result: Any) -> Call:
     model, remarks = as_module
     if (error := unlisted(model)) is not None:
         raise recipe_error(
-            f"{type(model).__name__} cannot list its modules and weights: {describe_raised(error)}",
+            f"{type(model).__name__} cannot list its modules and weights: {describe_exception(error)}",
             _NESTED
             if isinstance(error, RecursionError)
             else "Exporters need named_modules, named_parameters and named_buffers.",
@@ -184,7 +183,7 @@ def completed(recipe: Recipe, call: Call) -> Recipe:
             declared.pop("dynamic_shapes", None)
         fields = fields_of(cast("RecipeKeywords", declared))
     except Exception as error:  # the methods of a model can raise anything
-        raise recipe_error(f"what {type(call.model).__name__} declares cannot be used: {describe_raised(error)}") from None
+        raise recipe_error(f"what {type(call.model).__name__} declares cannot be used: {describe_exception(error)}") from None
     return replace(recipe, **{name: fields[name] for name in declared if not getattr(recipe, name)})
 
 

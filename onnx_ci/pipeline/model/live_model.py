@@ -8,7 +8,6 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -184,11 +183,6 @@ def names_in_model(call: Call) -> list[str | None]:
     return [name_of(path) for path in paths]
 
 
-def describe_raised(error: BaseException) -> str:
-    """What the code of a recipe or of a model raised, with its line."""
-    return describe_exception(error, not_from=[Path(torch.__file__).parent])
-
-
 def arguments_of(call: Call) -> list[Any]:
     """The arguments, in the order of forward's parameters."""
     return [*call.args, *call.kwargs.values()]
@@ -300,7 +294,7 @@ def run_tree(call: Call, *, seed: int = 0) -> Any:
         if devices.ran_out_of_memory(error):
             raise
         has_meta = any(weight.is_meta for weight in weights_of(call.model))
-        raise recipe_error(f"the model raised {describe_raised(error)}", ON_META if has_meta else None) from None
+        raise recipe_error(f"the model raised {describe_exception(error)}", ON_META if has_meta else None) from None
 
 
 ON_META = (
