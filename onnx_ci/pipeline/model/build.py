@@ -59,7 +59,7 @@ def build(recipe: Recipe, device: str, weights: str | None) -> Call:
         PrepareError: it raises, or does not return a model with matching arguments.
     """
     with watched() as changes, watch_loading() as loaded_with:
-        call = _moved(_usable(recipe, _with_mode(_checked(recipe, _result_of(recipe, weights)), recipe.training)), device)
+        call = moved(_usable(recipe, _with_mode(_checked(recipe, _result_of(recipe, weights)), recipe.training)), device)
     return replace(call, global_changes=changes, loaded_with=tuple(sorted(loaded_with)))
 
 
@@ -194,7 +194,7 @@ def with_names(recipe: Recipe, call: Call) -> Recipe:
     return replace(recipe, input_names=tuple(filter(None, names_in_model(call))))
 
 
-def _moved(call: Call, device: str) -> Call:
+def moved(call: Call, device: str) -> Call:
     """``call`` with its model and tensors on ``device``, from wherever the recipe has put them."""
     tensors = [*weights_of(call.model), *tensor_leaves((call.args, call.kwargs))]
     if device == "cpu" and all(tensor.device.type in ("cpu", "meta") for tensor in tensors):
