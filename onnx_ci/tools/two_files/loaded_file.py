@@ -20,8 +20,8 @@ from onnx_ci.onnx_model.precision import TYPE_ATTRIBUTES, Precision, declared_va
 from onnx_ci.onnx_model.quantized import QuantizedActivation
 from onnx_ci.pipeline.inputs.probes import is_float
 from onnx_ci.pipeline.model.arrays import as_array, as_tensor, in_declared_type
-from onnx_ci.pipeline.model.live_model import Outputs
-from onnx_ci.pipeline.reference.reference import PERTURBATIONS, perturbed, same_shapes
+from onnx_ci.pipeline.model.live_model import Outputs, same_shapes
+from onnx_ci.pipeline.reference.perturbation import PERTURBATIONS, perturbed
 from onnx_ci.pipeline.run.quantized_file import Clipping, QuantizedFile
 from onnx_ci.pipeline.run.runtime import Runtime, Session
 from onnx_ci.tools.two_files.interfaces import ComparedFile
