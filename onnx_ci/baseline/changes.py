@@ -1,4 +1,4 @@
-"""The changes from one entry of a cell to another, in words."""
+"""The changes from one entry of a cell to another, or from one baseline of a recipe to another, in words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnx_ci.baseline.entry import Entry, Line
+from onnx_ci.baseline.file import Baseline
 from onnx_ci.environment.versions import differing_versions
+from onnx_ci.opsets import format_opsets
 from onnx_ci.results.records import DeclaredValue
 from onnx_ci.text import count
 
@@ -59,6 +61,24 @@ def changes(old: Entry, new: Entry, limits: Limits) -> list[Change]:
 def changed_versions(old: Entry, new: Entry) -> str:
     """The packages whose versions differ, as :func:`~onnx_ci.environment.versions.differing_versions` words them."""
     return differing_versions(_below(old, "versions"), _below(new, "versions"))
+
+
+def differences(old: Baseline | None, new: Baseline | None, limits: Limits) -> list[str]:
+    """The changes from one baseline of a recipe to another: one line for each change, with its opsets."""
+    before, now = ({} if baseline is None else baseline.cells for baseline in (old, new))
+    opsets_of: dict[tuple[str, str, str], list[int]] = {}
+    for place in sorted({*before, *now}):
+        if place not in now or place not in before:
+            lines = ["new" if place in now else "no longer recorded"]
+        else:
+            packages = changed_versions(before[place], now[place])
+            lines = [change.words for change in changes(before[place], now[place], limits)] + ([packages] if packages else [])
+        for line in lines:
+            opsets_of.setdefault((place.exporter, place.target, line), []).append(place.opset)
+    return [
+        f"{exporter} {target}, opset{'s' * (len(opsets) > 1)} {format_opsets(opsets)}: {line}"
+        for (exporter, target, line), opsets in opsets_of.items()
+    ]
 
 
 def is_same(line: Line, old: Entry, new: Entry, limits: Limits) -> bool:

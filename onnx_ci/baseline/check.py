@@ -11,8 +11,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from onnx_ci.baseline.changes import Limits, changed_versions, changes, is_same
-from onnx_ci.baseline.changes_by_opset import differences
+from onnx_ci.baseline.changes import Limits, changed_versions, changes, differences, is_same
 from onnx_ci.baseline.entry import Entry, entry_of, without_values
 from onnx_ci.baseline.file import Baseline, Place
 from onnx_ci.baseline.folder import BaselineFolder
