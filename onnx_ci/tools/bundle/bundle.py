@@ -6,14 +6,16 @@ report. Whether the exporter or ONNX Runtime is at fault decides who gets the re
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,10 +31,9 @@ from onnx_ci.opsets import OF_TORCH
 from onnx_ci.pipeline.model.arrays import as_array
 from onnx_ci.pipeline.model.live_model import PrepareError
 from onnx_ci.pipeline.prepare.prepare import prepare
-from onnx_ci.pipeline.reduce.program import Program
-from onnx_ci.pipeline.reduce.script import ExportCall, script, script_of_file
-from onnx_ci.pipeline.reduce.search import failing_part
-from onnx_ci.pipeline.reduce.smaller import smallest
+from onnx_ci.pipeline.reduce.program import Data, Program
+from onnx_ci.pipeline.reduce.script import ExportCall
+from onnx_ci.pipeline.reduce.search import called_programs, failing_part, parts_anywhere
 from onnx_ci.pipeline.reduce.trial import FAILURES, Failure, Made, Outcome, attempt, fails_like, make
 from onnx_ci.pipeline.run.onnx_reference import ReferenceRuntime
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
@@ -42,8 +43,9 @@ from onnx_ci.processes.limits import process_limits
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Message, Send
 from onnx_ci.results.json_data import from_json, to_json
-from onnx_ci.results.records import Finding, Severity
-from onnx_ci.tools.bundle.issue import Report, Tracker, issue_text, main_expression, title
+from onnx_ci.results.records import Finding, Severity, SourceLine
+from onnx_ci.tools.bundle.issue import Report, Tracker, issue_text, main_expression, script, script_of_file, title
+from onnx_ci.tools.bundle.smaller import smallest
 
 SCRIPT, FILE, DATA, VERSIONS, ISSUE = "reproduce.py", "model.onnx", "test_data_set_0", "versions.json", "issue.md"
 
@@ -136,7 +138,7 @@ def reduced(planned: CellTask, findings: Sequence[Finding], path: Path) -> Reduc
     places = [first.source, *(culprit.source for each in findings for culprit in each.culprits)]
     lines = [each for each in places if each is not None]
     deadline = CLOCK.thread_time() + _SECONDS
-    part = failing_part(prepared, first, lines, fails, deadline)
+    part = failing_part(_parts([*called_programs(prepared, first)], lines, FAILURES[first.rule]), fails, deadline)
     if part is None:
         raise NoBundleError(_NOT_FOUND if CLOCK.thread_time() > deadline else _NOT_REPRODUCED)
     program = smallest(part, fails, CLOCK.thread_time() + _SECONDS)
@@ -146,6 +148,38 @@ def reduced(planned: CellTask, findings: Sequence[Finding], path: Path) -> Reduc
     return Reduced(program=program, how=how, outcome=outcome, made=made)
 
 
+def _parts(programs: Sequence[Program], lines: Sequence[SourceLine], failure: Failure) -> Iterator[Program]:
+    """Parts of the programs: at and around the lines, with values of several kinds if the fault depends on them; then others.
+
+    Each time, they are exported with the sizes that they run with; if none fails, with the sizes of the example.
+    """
+    depends_on_values = failure in (Failure.RUN, Failure.VALUES)
+    draws = [*itertools.product(range(_SEEDS), Data)] if depends_on_values else [(0, Data.LIKE_RECORDED)]
+    at_lines = [[number for number, call in enumerate(program.calls) if call.source in lines] for program in programs]
+    for program, positions in zip(programs, at_lines, strict=True):
+        around = [program.part(each) for each in dict.fromkeys(map(tuple, _around(positions, len(program.calls))))]
+        for seed, data in draws:
+            yield from (dataclasses.replace(part, data=data, seed=seed) for part in around)
+    # Where wrong values come from is known, and elsewhere, other values could show another fault.
+    if not (depends_on_values and any(at_lines)):
+        yield from itertools.chain.from_iterable(map(parts_anywhere, programs))
+
+
+def _around(at_lines: Sequence[int], count: int) -> Iterator[Iterable[int]]:
+    """The positions of parts around the calls at some positions, the smallest first."""
+    if not at_lines:
+        return
+    yield from ([each] for each in at_lines)
+    yield at_lines
+    first, last = at_lines[0], at_lines[-1] + 1
+    for distance in range(1, _MOST_AROUND + 1):
+        yield range(max(0, first - distance), last)
+        yield range(max(0, first - distance), min(count, last + distance))
+
+
+_MOST_AROUND = 3
+"""How many calls before and after a line may belong to its fault."""
+_SEEDS = 3
 _NOT_FOUND = f"no part of the model that fails by itself was found in {_SECONDS:.0f} s"
 _NOT_REPRODUCED = (
     "the functions of torch that the model calls are exported right by themselves, so what is wrong is the model's Python code "

@@ -11,9 +11,10 @@ from toolbox.cells import planned, recipe_of, run_one
 
 from onnx_ci.pipeline.prepare.prepare import prepare
 from onnx_ci.pipeline.reduce.record import record
-from onnx_ci.pipeline.reduce.script import ExportCall, script
+from onnx_ci.pipeline.reduce.script import ExportCall
 from onnx_ci.pipeline.reduce.trial import attempt, make
 from onnx_ci.tools.bundle.bundle import NoBundleError, Reduced, reduced
+from onnx_ci.tools.bundle.issue import script
 
 OF_THE_MODEL = {
     # A symbolic of the model's own, or an exporter that was told to let everything pass.
