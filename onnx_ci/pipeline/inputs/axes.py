@@ -165,10 +165,11 @@ def declared_axes(recipe: Recipe, call: Call, inputs: Sequence[torch.Tensor], ou
                 )
     places = _places(recipe.input_names[: len(inputs)], labels)
     automatic = frozenset(name for name, dim in dims.items() if _kind(dim) == _kind(torch.export.Dim.AUTO))
+    derived = {name: _root(dim).__name__ for name, dim in dims.items() if _root(dim) is not dim}
     axes = DeclaredAxes(
         labels=labels,
         inputs=InputAxes(places=places, declared=recipe.dynamic_sizes, limits=_limits(dims)),
-        dims={name: dim for name, dim in dims.items() if name in {*_related(dims), *automatic}},
+        dims={name: dim for name, dim in dims.items() if name in {*derived, *derived.values(), *automatic}},
         automatic=automatic,
     )
     _check_example(axes, recipe, inputs, outputs)
@@ -253,7 +254,6 @@ def _check_sizes(axes: DeclaredAxes, recipe: Recipe, inputs: Sequence[torch.Tens
 
 # --- dynamic_shapes ---------------------------------------------------------------------------------------------------
 
-
 _LIKE_ARGS = "Give dynamic_shapes an entry for each argument of forward, in their order or by their names."
 
 
@@ -325,12 +325,6 @@ def _kind(dim: Any) -> Any:
 def _root(dim: Any) -> Any:
     """The ``Dim`` from which a derived one, such as ``2*past + 1``, is derived; others are their own."""
     return getattr(dim, "root", dim)
-
-
-def _related(dims: Mapping[str, Any]) -> set[str]:
-    """The names of derived ``Dim`` objects and of those that they are derived from."""
-    derived = {name: _root(dim).__name__ for name, dim in dims.items() if _root(dim) is not dim}
-    return {*derived, *derived.values()}
 
 
 def _limits(dims: Mapping[str, Any]) -> dict[str, tuple[int, int]]:

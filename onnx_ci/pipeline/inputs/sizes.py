@@ -5,6 +5,7 @@ An axis that no probe moves is not proved: if the model refuses every other size
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -137,12 +138,15 @@ class _Attempts:
 
         That it accepts twice the size of several says nothing about one of them: they may have to be equal.
         """
-        changes = (change for change, probe in self._probes.items() if probe and not self._is_doubled(change))
-        moved = {name for change in changes for name, size in change if size > 1}
+        changes = (change for change, probe in self._probes.items() if probe)
+        moved = {
+            name
+            for change in changes
+            if len(change) == 1 or any(size != 2 * self.sizes[each] for each, size in change)
+            for name, size in change
+            if size > 1
+        }
         return [name for name in self.sizes if name not in moved]
-
-    def _is_doubled(self, change: _Change) -> bool:
-        return len(change) > 1 and all(size == 2 * self.sizes[name] for name, size in change)
 
     def refused(self, name: str) -> tuple[int, ...]:
         """The sizes of a variable that the model rejects if no other one changes."""
@@ -174,7 +178,10 @@ class _Attempts:
                 return None
             label = ",".join(f"{name}={size}" for name, size in change)
             probe = self._rows.first_accepted(label, dict(change), self._values(fitted))
-            self._probes[change] = None if probe is None else _with_legality(probe)
+            # A model that computes nothing but NaN, as `steps / (steps - 1)` does for a single step, shows little.
+            if probe and all(each.numel() and bool(each.isnan().all()) for each in probe.reference.own):
+                probe = replace(probe, legality=InputStatus.DEGENERATE)
+            self._probes[change] = probe
         return self._probes.get(change)
 
     def _values(self, tensors: Inputs) -> list[Inputs]:
@@ -186,30 +193,16 @@ class _Attempts:
             [fresh[index] if index in self._domains else tensor for index, tensor in enumerate(tensors)],
             [declared.get(index, tensor) for index, tensor in enumerate(tensors)],
         ]
-        completed = [*filter(None, map(self._completed, values))] if self._follow else []
-        return _distinct([*completed, *values])
-
-    def _completed(self, inputs: Inputs) -> Inputs | None:
-        try:
-            computed = self._following(inputs)
-        except PrepareError:  # a recipe that computes them for the example's sizes only
-            return None
-        return [computed.get(index, tensor) for index, tensor in enumerate(inputs)]
-
-
-def _with_legality(probe: Probe) -> Probe:
-    """The probe; as a degenerate one if the model computes nothing but NaN, as ``steps / (steps - 1)`` is for a single step."""
-    is_undefined = all(each.numel() and bool(each.isnan().all()) for each in probe.reference.own)
-    return replace(probe, legality=InputStatus.DEGENERATE) if is_undefined else probe
-
-
-def _distinct(values: Sequence[Inputs]) -> list[Inputs]:
-    """The values without repetitions: what the model rejects need not be tried again."""
-    return [
-        inputs
-        for number, inputs in enumerate(values)
-        if not any(all(map(is_same, inputs, earlier)) for earlier in values[:number])
-    ]
+        completed: list[Inputs] = []
+        for inputs in values if self._follow else ():
+            with contextlib.suppress(PrepareError):  # of a recipe that computes them for the example's sizes only
+                computed = self._following(inputs)
+                completed.append([computed.get(index, tensor) for index, tensor in enumerate(inputs)])
+        distinct: list[Inputs] = []  # what the model rejects need not be tried again
+        for attempt in (*completed, *values):
+            if not any(all(map(is_same, attempt, earlier)) for earlier in distinct):
+                distinct.append(attempt)
+        return distinct
 
 
 # --- the sizes to try -------------------------------------------------------------------------------------------------
@@ -282,7 +275,7 @@ class _Choices:
         return [other for other in others if other in every and other != size]
 
     def multiples(self, name: str) -> dict[int, int]:
-        """Sizes above twice the size that reveal of which number a model requires multiples, each with that number."""
+        """Sizes that show which multiple a model needs, with that multiple. They are above twice the size."""
         if self.is_declared(name):
             return {}
         size, every = self._sizes[name], self.permitted[name]
