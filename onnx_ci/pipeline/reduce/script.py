@@ -129,8 +129,10 @@ def body(program: Program) -> list[str]:
         is_returned = call is program.calls[-1] and call.result is not None and program.outputs == tuple(names_in(call.result))
         if is_returned and isinstance(call.result, Name):
             return [*lines, f"return {_expression(call, names)}"]
-        target = "" if call.result is None else f"{_target(call.result, names, used)} = "
-        lines.append(target + (_statement(call, names) if call.result is None else _expression(call, names)))
+        if call.result is None:
+            lines.append(_statement(call, names))
+        else:
+            lines.append(f"{_target(call.result, names, used)} = {_expression(call, names)}")
     return [*lines, f"return {', '.join(names[name] for name in program.outputs)}"]
 
 
@@ -193,13 +195,14 @@ def _written(value: Any, names: Mapping[str, str]) -> str:
 
 def _index(value: Any, names: Mapping[str, str]) -> str:
     parts = value if isinstance(value, tuple) else (value,)
-    written = [_slice(each, names) if isinstance(each, slice) else _written(each, names) for each in parts]
+    written = []
+    for part in parts:
+        if isinstance(part, slice):
+            start, stop, step = ("" if each is None else _written(each, names) for each in (part.start, part.stop, part.step))
+            written.append(f"{start}:{stop}" + (f":{step}" if step else ""))
+        else:
+            written.append(_written(part, names))
     return ", ".join(written).replace("Ellipsis", "...") or "()"
-
-
-def _slice(value: slice, names: Mapping[str, str]) -> str:
-    start, stop, step = ("" if each is None else _written(each, names) for each in (value.start, value.stop, value.step))
-    return f"{start}:{stop}" + (f":{step}" if step else "")
 
 
 def _drawn(operand: Operand, shape: Sequence[int], data: Data) -> str:

@@ -173,10 +173,10 @@ class QuantizedFile:
 
     def run(self, feeds: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """The outputs of the file. Raises what the runtime raises."""
-        return self._as_it_is.run(feeds)
+        return self._unchanged.run(feeds)
 
     @functools.cached_property
-    def _as_it_is(self) -> Session:
+    def _unchanged(self) -> Session:
         return self._load(self._model, "as-it-is")
 
     def clips(self, feeds: Mapping[str, torch.Tensor]) -> Clipping | None:
