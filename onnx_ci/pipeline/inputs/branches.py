@@ -1,4 +1,4 @@
-"""The branches of a model on sizes and values, of which the exporters freeze one side, and inputs that take the other one.
+"""The branches of a model on sizes and values, whose example side the exporters freeze, and inputs for the other side.
 
 A branch depends on the input if what it compares differs between probes. If all of them take the same side, the other one is
 sought. What the model rejects there is no input; what it accepts is a probe like any other.
@@ -39,7 +39,7 @@ class Branches:
     probes: tuple[Probe, ...] = ()
     """Inputs that take sides that no other probe takes."""
     untaken: tuple[UntakenBranch, ...] = ()
-    """Branches of which no probe takes the other side."""
+    """Branches whose other side no probe takes."""
 
 
 class BranchFinder:
@@ -88,7 +88,7 @@ class BranchFinder:
         return [each for site, decisions in sites if not self._condition(site).is_check for each in decisions]
 
     def find(self, probes: Sequence[Probe], *, search: bool = True) -> Branches:
-        """Find the branches of which ``probes``, the example first, take one side only.
+        """Find the branches at which all ``probes``, the example first, take the same side.
 
         A file need not be right on inputs that the model may never get, such as zeros. If only they take a side, usual inputs
         that take it are sought, too. If none is found, the branch is not reported as untaken.
@@ -163,7 +163,7 @@ class BranchFinder:
     # --- the other sides ----------------------------------------------------------------------------------------------
 
     def _other_sides(self, *, search: bool) -> Branches:
-        """For each branch of which all probes take the same side, a probe of the other one, if the search finds it."""
+        """For each branch at which all probes take the same side, a probe of the other one, if the search finds it."""
         branch_search = BranchSearch(self._observer, self._directions, self._on_example) if search else None
         probes: list[Probe] = []
         untaken: list[UntakenBranch] = []

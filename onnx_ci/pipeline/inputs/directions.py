@@ -63,7 +63,7 @@ class Directions:
 
     @functools.cached_property
     def free_sizes(self) -> list[str]:
-        """The variables of the axes' sizes that follow from nothing else."""
+        """The free variables of the axes' sizes."""
         return [*self._axes.free_sizes(self.example, set(self._following(self.example)))]
 
     def resizing(self, names: Sequence[str]) -> Direction:

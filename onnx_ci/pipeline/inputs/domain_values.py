@@ -175,7 +175,7 @@ def _(domain: Mask, tensor: torch.Tensor, sizes: Sizes) -> bool:
 @edges.register
 def _(domain: Mask, like: torch.Tensor, sizes: Sizes) -> Edges:
     position, length = _positions(like), like.shape[-1] if like.dim() else 1
-    for words, mask in (
+    for label, mask in (
         ("all true", torch.ones_like(like)),
         ("true at the beginning", position < domain.min_true),
         ("true at the end", position >= length - domain.min_true),
@@ -183,7 +183,7 @@ def _(domain: Mask, like: torch.Tensor, sizes: Sizes) -> Edges:
         ("false at the end", position < length - domain.min_false),
     ):
         if contains(domain, mask, sizes):
-            yield words, mask
+            yield label, mask
 
 
 @draw.register

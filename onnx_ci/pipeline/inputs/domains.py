@@ -146,9 +146,9 @@ class InputDomains:
             if self.is_declared(index):
                 with self._reporting(index):
                     borders = [*edges(domain, example[index], sizes)]
-                for words, tensor in borders:
+                for label, tensor in borders:
                     changed = tensor.to(example[index].dtype)
-                    yield f"{self._names[index]} {words}", [*example[:index], changed, *example[index + 1 :]]
+                    yield f"{self._names[index]} {label}", [*example[:index], changed, *example[index + 1 :]]
 
     @contextlib.contextmanager
     def _reporting(self, index: int) -> Iterator[None]:

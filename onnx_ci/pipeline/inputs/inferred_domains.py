@@ -33,15 +33,15 @@ class _Example:
     """The example's value of one input, and what is known about the input."""
 
     tensor: torch.Tensor
-    words: frozenset[str]
+    name_parts: frozenset[str]
     """The words of its name in snake case or camel case, in lower case: ``attention`` and ``mask``."""
     lengths_of: str | None
     """The axis of another input whose size is the largest of its values."""
     use: InputUse
     """How the model uses it."""
 
-    def is_named(self, *words: str) -> bool:
-        return not self.words.isdisjoint(words)
+    def is_named(self, *parts: str) -> bool:
+        return not self.name_parts.isdisjoint(parts)
 
     @property
     def rows(self) -> torch.Tensor:
@@ -69,7 +69,7 @@ def inferred_domains(
             continue
         of_input = _Example(
             tensor=tensor,
-            words=frozenset(word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name or "")),
+            name_parts=frozenset(part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name or "")),
             lengths_of=_lengths_of(index, names, example, axes),
             use=uses[index] if uses else InputUse(),
         )

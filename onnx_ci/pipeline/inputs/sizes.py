@@ -100,7 +100,7 @@ def _move_alone(name: str, attempts: _Attempts, choices: _Choices) -> SizeRelati
 
 
 _Change = tuple[tuple[str, int], ...]
-"""The sizes of variables that are not the example's, each with the variable's name."""
+"""Sizes other than the example's, each with the name of its variable."""
 
 
 class _Attempts:
@@ -112,7 +112,7 @@ class _Attempts:
         self._follow = set(following(self._example))
         self._sizes_of_example = axes.sizes_in(self._example)
         self.sizes = axes.free_sizes(self._example, self._follow)
-        """The sizes of the variables in the example, but for those that are fixed or follow."""
+        """The sizes of the free variables in the example."""
         self._beside: Mapping[str, int] = {}
         """The sizes that other variables have while a single one is tried."""
         self._probes: dict[_Change, Probe | None] = {}
@@ -208,7 +208,7 @@ class _Attempts:
 # --- the sizes to try -------------------------------------------------------------------------------------------------
 
 _FACTORS = (2, 4, 8, 16, 32)
-"""The numbers of which a model may require multiples."""
+"""The multiples that a model may need."""
 
 
 class _Choices:
@@ -310,7 +310,7 @@ def _equations(attempts: _Attempts, choices: _Choices) -> list[SizeRelation]:
 
 
 def _attempt_with(equations: Mapping[str, AxisSize], change: Mapping[str, int], attempts: _Attempts) -> Probe | None:
-    """The probe with other sizes of some variables, and the sizes that follow from these."""
+    """The probe with other sizes of some variables, and the sizes derived from these."""
     sizes = {**attempts.sizes, **change}
     for name, required in equations.items():
         sizes[name] = required.at(sizes) or sizes[name]

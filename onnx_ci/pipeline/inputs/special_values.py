@@ -203,9 +203,9 @@ def _tested_values(example: Inputs, uses: Sequence[InputUse]) -> Iterator[tuple[
     generator = torch.Generator().manual_seed(3000)
     for value in dict.fromkeys(value for use in uses for value in use.tested):
         places = [use.tested[value].flatten().nonzero().flatten() if value in use.tested else _NOWHERE for use in uses]
-        for words, share in _SHARES:
+        for label, share in _SHARES:
             one = [place[int(share * (len(place) - 1)) :][:1] for place in places]
-            yield f"floats {value} {words}", False, [_with(value, *pair) for pair in zip(example, one, strict=True)]
+            yield f"floats {value} {label}", False, [_with(value, *pair) for pair in zip(example, one, strict=True)]
         some = [place[torch.randint(0, 4, place.shape, generator=generator) == 0] for place in places]
         yield f"floats {value} mixed", True, [_with(value, *pair) for pair in zip(example, some, strict=True)]
 

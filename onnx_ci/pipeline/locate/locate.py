@@ -22,9 +22,9 @@ from onnx_ci.pipeline.export.error_lines import line_of_node
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.locate.culprits import SourceSites, find_culprits, with_recipe
 from onnx_ci.pipeline.locate.export_questions import ExportQuestion, QuestionedModel
+from onnx_ci.pipeline.locate.frozen_lines import Replay
 from onnx_ci.pipeline.locate.model_trace import TooLargeError, trace_model
 from onnx_ci.pipeline.locate.optimizer_passes import guilty_passes, is_of_optimizer, with_passes
-from onnx_ci.pipeline.locate.replay import Replay
 from onnx_ci.pipeline.locate.single_nodes import NodeRunner
 from onnx_ci.pipeline.model.live_model import input_tensors
 from onnx_ci.pipeline.prepare.prepare import Prepared, axes_of_one
@@ -239,9 +239,9 @@ class _Search:
                     kept = tuple(each for each, of in zip(mixed, self.prepared.input_names, strict=True) if of not in names)
                     outputs = self._outputs(dataclasses.replace(probe, inputs=kept))
                     replay = self._replay(dataclasses.replace(probe, inputs=mixed), outputs)
-                    found = replay.causes([value.name for value in self.signature.outputs], warned)
-                    culprits |= dict.fromkeys(each for of_output in found.values() for each in of_output)
-                    if found:
+                    causes = replay.causes([value.name for value in self.signature.outputs], warned)
+                    culprits |= dict.fromkeys(each for of_output in causes.values() for each in of_output)
+                    if causes:
                         break
         return tuple(culprits)
 

@@ -97,7 +97,7 @@ _CLASS = re.compile(r"\b\w+(?:Error|Exception)\b(?=:)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class EagerRun:
     """A program that has run in PyTorch."""
 
     model: torch.nn.Module
@@ -122,7 +122,7 @@ class Made:
         return len(outputs) == len(self.expected) and all(map(is_close, outputs, self.expected))
 
 
-def make(program: Program) -> Made | None:
+def run_eagerly(program: Program) -> EagerRun | None:
     """Run a program in PyTorch.
 
     ``None`` if that is not possible, since a smaller size need not be valid, or if PyTorch leaves open what it computes.
@@ -150,7 +150,9 @@ def make(program: Program) -> Made | None:
             precise = (each.double() if each.is_floating_point() else each.clone() for each in inputs)
             exact = flatten_outputs(copy.deepcopy(model).double()(*precise))
         tolerance = _tolerance(expected, exact)
-    return Made(model=model, inputs=inputs, example=namespace.get("example", inputs), expected=expected, tolerance=tolerance)
+    return EagerRun(
+        model=model, inputs=inputs, example=namespace.get("example", inputs), expected=expected, tolerance=tolerance
+    )
 
 
 def attempt(program: Program, how: ExportCall, path: Path) -> Outcome | None:
@@ -162,7 +164,7 @@ def attempt(program: Program, how: ExportCall, path: Path) -> Outcome | None:
         path: where the file is written.
     """
     path.unlink(missing_ok=True)
-    reference = make(program)
+    reference = run_eagerly(program)
     if reference is None:
         return None
     arguments = export_arguments(program, how)

@@ -107,14 +107,14 @@ def _jitter(name: str, integers: np.iinfo, seed: float) -> Iterator[onnx.NodePro
     """Nodes that compute the tensor ``name`` from ``name.exact``, in operators that opset 10 has."""
     kind = onnx.helper.np_dtype_to_tensor_dtype(integers.dtype)
     limits = {"lowest": float(integers.min), "highest": float(integers.max)}
-    tensors = {word: f"{name}.{word}" for word in ("exact", "float", "noise", "sum", "floor", "above", "within", *limits)}
+    tensors = {part: f"{name}.{part}" for part in ("exact", "float", "noise", "sum", "floor", "above", "within", *limits)}
 
     def node(operator: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
-        names = [tensors[word] for word in inputs.split()]
+        names = [tensors[part] for part in inputs.split()]
         return onnx.helper.make_node(operator, names, [tensors.get(output, output)], **attributes)
 
-    for word, value in limits.items():
-        yield node("Constant", "", word, value=onnx.numpy_helper.from_array(np.array(value, np.float32)))
+    for part, value in limits.items():
+        yield node("Constant", "", part, value=onnx.numpy_helper.from_array(np.array(value, np.float32)))
     yield node("Cast", "exact", "float", to=onnx.TensorProto.FLOAT)
     yield node("RandomUniformLike", "float", "noise", low=-0.5, high=1.5, seed=seed)
     yield node("Add", "float noise", "sum")

@@ -34,7 +34,7 @@ from onnx_ci.pipeline.prepare.prepare import prepare
 from onnx_ci.pipeline.reduce.program import Data, Program
 from onnx_ci.pipeline.reduce.script import ExportCall
 from onnx_ci.pipeline.reduce.search import called_programs, failing_part, parts_anywhere
-from onnx_ci.pipeline.reduce.trial import FAILURES, Failure, Made, Outcome, attempt, fails_like, make
+from onnx_ci.pipeline.reduce.trial import FAILURES, EagerRun, Failure, Outcome, attempt, fails_like, run_eagerly
 from onnx_ci.pipeline.run.onnx_reference import ReferenceRuntime
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.pipeline.run.runtime import Runtime
@@ -68,7 +68,7 @@ class Reduced:
     program: Program
     how: ExportCall
     outcome: Outcome
-    made: Made
+    eager: EagerRun
 
 
 RunAll = Callable[..., Iterator[tuple[str, Message | Death]]]
@@ -142,10 +142,10 @@ def reduced(planned: CellTask, findings: Sequence[Finding], path: Path) -> Reduc
     if part is None:
         raise NoBundleError(_NOT_FOUND if CLOCK.thread_time() > deadline else _NOT_REPRODUCED)
     program = smallest(part, fails, CLOCK.thread_time() + _SECONDS)
-    outcome, made = attempt(program, how, path), make(program)
-    if outcome is None or made is None:
+    outcome, eager = attempt(program, how, path), run_eagerly(program)
+    if outcome is None or eager is None:
         raise NoBundleError("a part of the model fails by itself, but not each time")
-    return Reduced(program=program, how=how, outcome=outcome, made=made)
+    return Reduced(program=program, how=how, outcome=outcome, eager=eager)
 
 
 def _parts(programs: Sequence[Program], lines: Sequence[SourceLine], failure: Failure) -> Iterator[Program]:
@@ -268,22 +268,22 @@ def _write(
     except (NoBundleError, PrepareError) as error:
         send({LAST: {"problem": str(error)}})
         return
-    _write_data(fault.made, folder / DATA)
+    _write_data(fault.eager, folder / DATA)
     tracker, reason = _at_fault(fault, folder / FILE)
     head = title(fault.program, fault.how, fault.outcome, tracker)
     if tracker is Tracker.EXPORTER:
-        text = script(fault.program, fault.how, title=head, tolerance=fault.made.tolerance)
+        text = script(fault.program, fault.how, title=head, tolerance=fault.eager.tolerance)
     else:
-        text = script_of_file(title=head, tolerance=fault.made.tolerance)
+        text = script_of_file(title=head, tolerance=fault.eager.tolerance)
     (folder / SCRIPT).write_text(text)
     report = Report(title=head, tracker=tracker, reason=reason, expression=main_expression(fault.program))
     send({LAST: to_json(report)})
 
 
-def _write_data(made: Made, folder: Path) -> None:
+def _write_data(eager: EagerRun, folder: Path) -> None:
     """Inputs and expected outputs, as ONNX's own tests keep them."""
     folder.mkdir()
-    for kind, tensors in (("input", made.inputs), ("output", made.expected)):
+    for kind, tensors in (("input", eager.inputs), ("output", eager.expected)):
         for number, tensor in enumerate(tensors):
             onnx.save_tensor(onnx.numpy_helper.from_array(as_array(tensor)), str(folder / f"{kind}_{number}.pb"))
 
@@ -293,16 +293,16 @@ def _at_fault(fault: Reduced, path: Path) -> tuple[Tracker, str]:
     if fault.outcome.failure in (Failure.EXPORT, Failure.CHECK):
         return Tracker.EXPORTER, ""
     names = [each.name for each in onnx.load(path, load_external_data=False).graph.input]
-    feeds = dict(zip(names, fault.made.inputs, strict=True))
-    if _is_right(OnnxRuntime(optimize=False), path, feeds, fault.made):
+    feeds = dict(zip(names, fault.eager.inputs, strict=True))
+    if _is_right(OnnxRuntime(optimize=False), path, feeds, fault.eager):
         return Tracker.RUNTIME, "With all optimizations disabled, ONNX Runtime is right."
-    if _is_right(ReferenceRuntime(), path, feeds, fault.made):
+    if _is_right(ReferenceRuntime(), path, feeds, fault.eager):
         return Tracker.RUNTIME, "onnx's reference evaluator computes what PyTorch computes."
     return Tracker.EXPORTER, "onnx's reference evaluator does not compute what PyTorch computes either."
 
 
-def _is_right(runtime: Runtime, path: Path, feeds: Mapping[str, torch.Tensor], made: Made) -> bool:
+def _is_right(runtime: Runtime, path: Path, feeds: Mapping[str, torch.Tensor], eager: EagerRun) -> bool:
     try:
-        return made.is_right(runtime.load(path, "cpu").run(feeds))
+        return eager.is_right(runtime.load(path, "cpu").run(feeds))
     except Exception:  # each runtime raises its own classes
         return False

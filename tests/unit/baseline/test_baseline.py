@@ -46,7 +46,7 @@ def baseline(**entries):
 
 
 def said(new, old=FACTS, limits=BASELINE_LIMITS, **other):
-    return [(each.kind, each.words) for each in changes(entry(old), entry(new, **other), limits)]
+    return [(each.kind, each.text) for each in changes(entry(old), entry(new, **other), limits)]
 
 
 # --- what is said of a change

@@ -75,7 +75,7 @@ class _Kind(enum.IntEnum):
     NUMBER = enum.auto()
     """A number that Python reads from a tensor, or makes of a size."""
     COUNT = enum.auto()
-    """Tensors of which Python sees how many there are."""
+    """A number of tensors that Python sees."""
     WRITE = enum.auto()
     """Nothing: it changes a tensor."""
     ARGUMENTS = enum.auto()
@@ -150,9 +150,9 @@ class Replay:
         self.suspects: Collection[SourceLine | None] = ()
         """The lines that may be a cause."""
         self._lines_of_shapes: dict[str, tuple[_Line, ...]] = {}
-        """By output, the first lines with which it has the shape that it has in the file."""
+        """By output, the first lines that explain its shape in the file."""
         self.causes_of_shapes: dict[str, tuple[Culprit, ...]] = {}
-        """By output, the line with which it has the shape that it has in the file, where its values have another fault, too."""
+        """By output, the line that explains its shape in the file, where its values have another fault, too."""
 
     def causes(self, wrong: Collection[str], warned: Collection[SourceLine]) -> dict[str, tuple[Culprit, ...]]:
         """For each output that is explained, the lines that are its cause, in the order of the code's run.
