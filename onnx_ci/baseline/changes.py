@@ -10,7 +10,7 @@ from typing import Any
 
 from onnx_ci.baseline.entry import Entry, Line
 from onnx_ci.baseline.file import Baseline
-from onnx_ci.environment.versions import differing_versions
+from onnx_ci.environment.versions import describe_version_changes
 from onnx_ci.opsets import format_opsets
 from onnx_ci.results.records import DeclaredValue
 from onnx_ci.text import count
@@ -59,8 +59,8 @@ def changes(old: Entry, new: Entry, limits: Limits) -> list[Change]:
 
 
 def changed_versions(old: Entry, new: Entry) -> str:
-    """The packages whose versions differ, as :func:`~onnx_ci.environment.versions.differing_versions` words them."""
-    return differing_versions(_below(old, "versions"), _below(new, "versions"))
+    """The packages whose versions differ, as :func:`~onnx_ci.environment.versions.describe_version_changes` words them."""
+    return describe_version_changes(_below(old, "versions"), _below(new, "versions"))
 
 
 def differences(old: Baseline | None, new: Baseline | None, limits: Limits) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from onnx_ci.baseline.file import Baseline, BaselineError, as_text, read
 from onnx_ci.environment.git import Git
-from onnx_ci.processes.locks import HAS_LOCKS, lock
+from onnx_ci.processes.scratch import HAS_LOCKS, lock
 from onnx_ci.results.files import write_text
 from onnx_ci.whole_files import ABANDONED_AFTER, read_regular, remove_unfinished
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from onnx_ci.environment.plugins import RUNTIMES, version_in_name
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
+from onnx_ci.plugins import RUNTIMES, version_in_name
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +68,7 @@ class ArraySession:
 
 
 def make_runtime(name: str, *, tf32: bool = False) -> Runtime:
-    """A runtime of :data:`onnx_ci.environment.plugins.RUNTIMES`.
+    """A runtime of :data:`onnx_ci.plugins.RUNTIMES`.
 
     Args:
         name: its name, with its version if that is not the installed one.
