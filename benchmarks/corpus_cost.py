@@ -102,9 +102,9 @@ def in_a_run(planned: Any, settings: Any) -> float:
 
     start = time.perf_counter()
     with open_engine(settings) as engine:
-        for _ in engine.run([planned]):
-            return time.perf_counter() - start
-    raise AssertionError("a cell without a result")
+        for _ in engine.events(planned):
+            pass
+        return time.perf_counter() - start
 
 
 def wall(known: dict[str, Any], names: Sequence[str], settings: Any, repeat: int) -> None:

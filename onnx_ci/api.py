@@ -120,7 +120,7 @@ def run(recipes: Iterable[Recipe], **options: Unpack[RunOptions]) -> RunReport:
                 raise RecipeError(f"two recipes are named {recipe.name!r}; rename one of them with name=...")
             catalogue.add_object(found)
         session.plan(catalogue)
-        for _ in session.run():
+        for _ in session.events():
             pass
     return session.report
 

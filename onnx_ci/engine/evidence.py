@@ -39,7 +39,7 @@ class Trial:
 class Evidence:
     """What is known so far about the cell."""
 
-    planned: CellTask
+    task: CellTask
     timings: dict[str, float]
     findings: list[Finding] = field(default_factory=list)
     """Those that are about no export."""
@@ -90,7 +90,7 @@ class Evidence:
         observed = [trial.observability for trial in self.trials if trial.observability is not None]
         logs = [printed, log_of_preparation, *(log for trial in self.trials for log in trial.logs), *self.logs]
         return CellEvidence(
-            cell=self.planned.cell,
+            cell=self.task.cell,
             findings=(*findings, *self.disagreements, *self.failures),
             outputs=tuple(outputs),
             skip_cause=self.skip_cause,

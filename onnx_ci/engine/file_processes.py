@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -18,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from onnx_ci.config.settings import Settings
+from onnx_ci.engine.deaths import death_with_file, death_without_process
+from onnx_ci.engine.events import FileImported, WorkRequested, event_of, message_of
 from onnx_ci.engine.preimports import Libraries, libraries_of, likely_exporters
 from onnx_ci.engine.recipe_process import (
-    DECLARED,
-    READY,
-    WORK,
     RecipeWork,
     do_with_recipe,
     import_and_do,
@@ -34,7 +32,6 @@ from onnx_ci.engine.recipe_process import (
 from onnx_ci.environment.coverage import patches_of_coverage
 from onnx_ci.environment.torch_variables import set_torch_variables
 from onnx_ci.processes.control_groups import usable_cores
-from onnx_ci.processes.descriptors import open_channels
 from onnx_ci.processes.forked import ForkedProcesses
 from onnx_ci.processes.limits import ProcessLimits, default_jobs, process_limits
 from onnx_ci.processes.run_in_child import processes_of
@@ -42,7 +39,7 @@ from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Message, Processes
 from onnx_ci.text import without_commands
 
-Event = tuple[object, Message | Death]
+News = tuple[object, Message | Death]
 """The key of a process, and what it sends, or how it ended."""
 
 _LEAST_SECONDS, _MOST_SECONDS = 60.0, 1e6
@@ -71,8 +68,8 @@ class _File:
     is_importing: bool = False
     is_ready: bool = False
     """Whether its process waits for something to do."""
-    declared: Mapping[str, Any] | None = None
-    """What its last import declared."""
+    imported: FileImported | None = None
+    """What came of its last import."""
     death: Death | None = None
     """How its process ended, if it did that by itself. Then it is not imported again for its other recipes."""
     is_shown: bool = False
@@ -106,8 +103,6 @@ class FileProcesses:
 
     def __init__(self, settings: Settings, *, is_watched: bool) -> None:
         self._settings, self._is_watched = settings, is_watched
-        self._channels = open_channels()
-        """Pipes and sockets of this process that no recipe may reach."""
         self._files: dict[str, _File] = {}
         self._shown: set[str] = set()
         """What files printed while they were imported: a library tells the same to each that imports it."""
@@ -117,7 +112,7 @@ class FileProcesses:
         self._are_imported = False
         """Whether it has done so."""
         self._waiting: dict[object, _Start] = {}
-        self._events: list[Event] = []
+        self._events: list[News] = []
         self._open = contextlib.ExitStack()
         self._started: Processes[Any] | None = None
 
@@ -138,7 +133,7 @@ class FileProcesses:
         if self._started is None:
             set_torch_variables()
             scratch = self._open.enter_context(scratch_folder())
-            processes = processes_of(self._settings.isolation, scratch, self._channels)
+            processes = processes_of(self._settings.isolation, scratch)
             self._started = self._open.enter_context(contextlib.closing(processes))
         return self._started
 
@@ -148,25 +143,26 @@ class FileProcesses:
         """Announce files. Their libraries are imported together."""
         self._announced += paths
 
-    def import_files(self, paths: Mapping[str, Path]) -> dict[str, Mapping[str, Any] | Death]:
+    def import_files(self, paths: Mapping[str, Path]) -> dict[str, FileImported | Death]:
         """Import recipe files, several at once.
 
         Args:
             paths: the files by how they are named, relative to the project's root.
 
         Returns:
-            What the process of each file says of it, or how it ended.
+            What the process of each file says of it, or how the process ended.
         """
         files = [self.file(source, path) for source, path in paths.items()]
         self._announced += paths.values()
-        waiting = [file for file in files if file.declared is None or not file.is_ready]
+        waiting = [file for file in files if file.imported is None or not file.is_ready]
         most = self._settings.jobs or default_jobs(usable_cores())
         while waiting or any(file.is_importing for file in files):
             while waiting and sum(file.is_importing for file in files) < most:
                 self._begin_import(waiting.pop(0))
             if any(file.is_importing for file in files):
                 self._events += self._news(None)
-        return {file.source: file.death or file.declared or {} for file in files}
+        outcomes = {file.source: file.death or file.imported for file in files}
+        return {source: outcome for source, outcome in outcomes.items() if outcome is not None}
 
     def file(self, source: str, path: Path) -> _File:
         """A recipe file, whether or not it is imported already."""
@@ -179,7 +175,7 @@ class FileProcesses:
 
     def _begin_import(self, file: _File) -> None:
         """Start the process of a file, or at first the one that it is forked from."""
-        file.is_importing, file.declared, file.death = True, None, None
+        file.is_importing, file.imported, file.death = True, None, None
         self._make_room()
         arguments = (file.path, self._settings, self._seconds, self._is_watched)
         limits = process_limits(self._seconds, self._settings.memory_limit)
@@ -194,7 +190,7 @@ class FileProcesses:
             elif self._libraries is None:
                 self._start_libraries(processes, libraries_of(self._announced, self._settings.root))
         except OSError as error:
-            self._handle_death(file, _not_started(error))
+            self._handle_death(file, death_without_process(error))
 
     def _start_libraries(self, processes: ForkedProcesses, libraries: Libraries) -> None:
         work = functools.partial(import_libraries, libraries, likely_exporters(self._announced, self._settings))
@@ -212,7 +208,7 @@ class FileProcesses:
         """Handle an event of the process that imports libraries."""
         importing = [file for file in self._files.values() if file.is_importing]
         if not isinstance(event, Death):
-            self._are_imported = READY in event
+            self._are_imported = True
             self._processes.extend(_LIBRARIES, None)
             for file in importing:
                 self._begin_import(file)
@@ -223,7 +219,7 @@ class FileProcesses:
                 self._start_libraries(self._processes, ())  # a recipe file that imports the one at fault says so
                 return
         except OSError as error:
-            event = _not_started(error)
+            event = death_without_process(error)
         for file in importing:
             self._handle_death(file, event)
 
@@ -231,28 +227,26 @@ class FileProcesses:
         """Handle an event of the process of a file."""
         if not (file.is_importing or file.is_ready):
             return  # it has just been ended
-        if isinstance(event, Death):
-            self._handle_death(file, event)
-        elif DECLARED in event:
-            file.is_importing, file.is_ready, file.declared = False, True, event[DECLARED]
-            self._processes.extend(file.key, None)
-            printed = "" if file.is_shown else self._processes.printed(file.key).strip()
-            if printed and printed not in self._shown:
-                sys.stderr.write(f"{without_commands(printed)}\n")
-            self._shown.add(printed)
-            file.is_shown = True
-            for key in self._waiting_for(file):
-                self._launch(key, file, self._waiting.pop(key))
-        else:  # the file has replaced what writes messages
-            self._processes.stop(file.key)
-            self._handle_death(file, Death(cause="crash", message="sent a message that says nothing", log=""))
+        match event if isinstance(event, Death) else event_of(event):
+            case Death() as death:
+                self._handle_death(file, death)
+            case FileImported() as imported:
+                file.is_importing, file.is_ready, file.imported = False, True, imported
+                self._processes.extend(file.key, None)
+                printed = "" if file.is_shown else self._processes.printed(file.key).strip()
+                if printed and printed not in self._shown:
+                    sys.stderr.write(f"{without_commands(printed)}\n")
+                self._shown.add(printed)
+                file.is_shown = True
+                for key in self._waiting_for(file):
+                    self._launch(key, file, self._waiting.pop(key))
 
     def _handle_death(self, file: _File, death: Death) -> None:
         file.is_importing = file.is_ready = False
         file.death = death
         for key in self._waiting_for(file):
             del self._waiting[key]
-            self._events.append((key, _of_file(death, file)))
+            self._events.append((key, death_with_file(death, file.source)))
 
     def _waiting_for(self, file: _File) -> list[object]:
         return [key for key, start in self._waiting.items() if start.source == file.source]
@@ -272,7 +266,7 @@ class FileProcesses:
         file = self._files[source]
         start = _Start(source=source, name=name, work=work, limits=limits)
         if file.death is not None:
-            self._events.append((key, _of_file(file.death, file)))
+            self._events.append((key, death_with_file(file.death, file.source)))
             return
         if file.is_ready:
             self._launch(key, file, start)
@@ -310,7 +304,7 @@ class FileProcesses:
                 processes.rename(file.key, key, start.limits)
                 from onnx_ci.processes.pickling import pickled  # needs cloudpickle
 
-                processes.post(key, {WORK: base64.b64encode(pickled(work)).decode()})
+                processes.post(key, message_of(WorkRequested(pickled=base64.b64encode(pickled(work)).decode())))
             else:
                 arguments = (file.path, self._settings, self._seconds, self._is_watched)
                 again = functools.partial(import_and_do, *arguments, start.name, start.work)
@@ -319,11 +313,11 @@ class FileProcesses:
             processes.stop(key)
             processes.stop(file.key)
             self._handle_death(file, Death(cause="crash", message=f"does not answer: {error}", log=""))
-            self._events.append((key, _of_file(file.death or _not_started(error), file)))
+            self._events.append((key, death_with_file(file.death or death_without_process(error), file.source)))
         except OSError as error:
-            self._events.append((key, _not_started(error)))
+            self._events.append((key, death_without_process(error)))
 
-    def wait(self, seconds: float | None = None) -> list[Event]:
+    def wait(self, seconds: float | None = None) -> list[News]:
         """Messages and deaths of the processes that do something with recipes, as soon as there are any.
 
         Args:
@@ -334,9 +328,9 @@ class FileProcesses:
         events, self._events = self._events, []
         return events
 
-    def _news(self, seconds: float | None) -> list[Event]:
+    def _news(self, seconds: float | None) -> list[News]:
         """Messages and deaths of the processes that do something with recipes. Those of files and libraries are handled."""
-        events = list[Event]()
+        events = list[News]()
         for key, event in self._processes.wait(seconds):
             if key == _LIBRARIES:
                 self._handle_libraries(event)
@@ -346,7 +340,7 @@ class FileProcesses:
                 file = self._without_fork(key)
                 # The system ends forks with the process that they were forked from.
                 cause = None if file is None else file.death
-                events.append((key, event if file is None or cause is None else _of_file(cause, file)))
+                events.append((key, event if file is None or cause is None else death_with_file(cause, file.source)))
             else:
                 if LAST in event:
                     self._without_fork(key)
@@ -378,12 +372,3 @@ class FileProcesses:
         self._without_fork(key)
         if self._waiting.pop(key, None) is None:
             self._processes.stop(key)
-
-
-def _not_started(error: OSError) -> Death:
-    return Death(cause="crash", message=f"could not be started: {error}", log="")
-
-
-def _of_file(death: Death, file: _File) -> Death:
-    """The end of a process that ended with that of its recipe file."""
-    return dataclasses.replace(death, message=f"ended with the process of {file.source}, which {death.message}")

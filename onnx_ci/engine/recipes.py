@@ -10,15 +10,13 @@ import contextlib
 import dataclasses
 import functools
 import os
-import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from onnx_ci.cache.verdicts import VerdictCache
-from onnx_ci.cache.watch import ReadSet
 from onnx_ci.collection.discovery import (
     Catalogue,
     Found,
@@ -31,9 +29,10 @@ from onnx_ci.collection.discovery import (
 from onnx_ci.collection.pythonpath import add_pythonpath
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import TABLE, Settings, own_configuration
+from onnx_ci.engine.deaths import problem_of_death
+from onnx_ci.engine.events import FileImported
 from onnx_ci.engine.file_processes import FileProcesses
 from onnx_ci.engine.recipe_process import RecipeWork
-from onnx_ci.environment.libraries import is_library_file
 from onnx_ci.matrix.plan import CellSpec, CellTask, Matrix, plan, with_recipe
 from onnx_ci.matrix.scope import RecipeScope, scope_of, unmatched
 from onnx_ci.processes.limits import ProcessLimits
@@ -44,9 +43,6 @@ from onnx_ci.results.records import Problem, SettingSource
 from onnx_ci.text import listed_shortly
 
 _Key = TypeVar("_Key")
-
-_FRAME = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d+)')
-"""A line of a stack as :mod:`faulthandler` writes it."""
 
 
 class Recipes:
@@ -134,12 +130,10 @@ class Recipes:
         entry = self._objects.get(name)
         return None if entry is None else entry.recipe
 
-    def completed(self, planned: CellSpec) -> CellSpec:
+    def completed(self, spec: CellSpec) -> CellSpec:
         """A cell with its recipe, if this process has it."""
-        if isinstance(planned, CellTask):
-            return planned
-        recipe = self.recipe_here(planned.cell.recipe)
-        return planned if recipe is None else with_recipe(planned, recipe, self.settings)
+        recipe = None if isinstance(spec, CellTask) else self.recipe_here(spec.cell.recipe)
+        return spec if recipe is None else with_recipe(spec, recipe, self.settings)
 
     def plan(self, names: Iterable[str] | None = None) -> Matrix:
         """The cells of the recipes of these names, or of all of them."""
@@ -194,8 +188,7 @@ class Recipes:
         imported = self.processes.import_files({source: path for source, path in sources.items() if source not in cached})
         new, problems = list[RecipeScope](), list[Problem]()
         for source, path in sources.items():
-            declared = (cached[source], []) if source in cached else self._declared(source, imported[source])
-            scopes, problems_of_file = declared
+            scopes, problems_of_file = (cached[source], ()) if source in cached else self._declared(source, imported[source])
             if scopes or problems_of_file:
                 self._sources.add(source)
             problems += problems_of_file
@@ -216,28 +209,13 @@ class Recipes:
             return scopes
         return None
 
-    def _declared(self, source: str, answer: Mapping[str, Any] | Death) -> tuple[tuple[RecipeScope, ...], list[Problem]]:
-        """The recipes of a file that has been imported, and what is wrong with it."""
-        if isinstance(answer, Death):
-            return (), [self._problem_of_death(source, answer)]
-        try:
-            scopes: tuple[RecipeScope, ...] = from_json(tuple[RecipeScope, ...], answer["scopes"])
-            problems: tuple[Problem, ...] = from_json(tuple[Problem, ...], answer["problems"])
-            seen = None if answer["seen"] is None else ReadSet.from_json(answer["seen"])
-        except (ValueError, LookupError, TypeError) as error:
-            message = f"cannot be imported: its process does not say what it declares ({error})"
-            return (), [Problem(source=source, message=message, file=None, line=None)]
-        if self._cache is not None and seen is not None and not problems:
-            self._cache.keep_recipes(source, to_json(scopes), seen)
-        return scopes, list(problems)
-
-    def _problem_of_death(self, source: str, death: Death) -> Problem:
-        message = f"cannot be imported: the process that tried {death.message}"
-        place = _place(death.log, self.settings.root)
-        if place is None:
-            return Problem(source=source, message=message, file=None, line=None)
-        file, line = relative_source(Path(place[0]), self.settings.root), place[1]
-        return Problem(source=source, message=f"{message}, at {file}, line {line}", file=file, line=line)
+    def _declared(self, source: str, outcome: FileImported | Death) -> tuple[tuple[RecipeScope, ...], tuple[Problem, ...]]:
+        """What the recipes of a file declare that has been imported, and what is wrong with it."""
+        if isinstance(outcome, Death):
+            return (), (problem_of_death(source, outcome, self.settings.root),)
+        if self._cache is not None and outcome.read_set is not None and not outcome.problems:
+            self._cache.keep_recipes(source, to_json(outcome.scopes), outcome.read_set)
+        return outcome.scopes, outcome.problems
 
     # --- what is done with them
 
@@ -308,14 +286,6 @@ class Recipes:
 def _origin(scope: RecipeScope) -> tuple[str, int, str]:
     """What two recipes of one name have in common if they are the same one, which two files import."""
     return scope.file, scope.line, scope.declared_in
-
-
-def _place(log: str, root: Path) -> tuple[str, int] | None:
-    """The innermost line of the project in a stack."""
-    for frame in _FRAME.finditer(log):
-        if Path(frame["file"]).is_relative_to(root) and not is_library_file(frame["file"]):
-            return frame["file"], int(frame["line"])
-    return None
 
 
 def _without_inbox(work: RecipeWork, recipe: Recipe, send: Callable[[Message], None], inbox: object) -> None:

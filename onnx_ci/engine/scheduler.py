@@ -13,18 +13,19 @@ import functools
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import psutil
 
-from onnx_ci.cache.watch import ReadSet
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
-from onnx_ci.engine.messages import Conditions, Job, WorkerKey, not_started, result_of_dead_process, run_worker
+from onnx_ci.engine.deaths import LastSeen, evidence_of_death, evidence_without_process
+from onnx_ci.engine.events import CellFinished, Waiting, WorkerReady, event_of
+from onnx_ci.engine.messages import Conditions, Job, WorkerKey
+from onnx_ci.engine.recipe_process import run_worker
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.engine.waiting import WaitingJobs
 from onnx_ci.environment.coverage import patches_of_coverage
@@ -32,42 +33,24 @@ from onnx_ci.matrix.plan import CellSpec, CellTask, without_recipe
 from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.limits import default_jobs
 from onnx_ci.processes.supervisor import Death, Message
-from onnx_ci.results.records import CellEvidence
+from onnx_ci.results.json_data import to_json
 from onnx_ci.results.stages import ACTIVITY
 
 if TYPE_CHECKING:
     from onnx_ci.engine.one_process import Engine
     from onnx_ci.pipeline.export.exporter import Artifact
 
-Watch = Callable[[Sequence[str]], None]
-"""Called with what is being done, in words: the cells that run, and the recipes that are being prepared."""
-WATCH_INTERVAL = 0.5
-"""Seconds between two calls of a :data:`Watch`."""
+_INTERVAL = 0.5
+"""Seconds between two events that say what is being done."""
 
 
-Keep = Callable[[CellEvidence, ReadSet | None], None]
-"""Called with the evidence about a cell as soon as it is known, which may be long before it is asked for, and with what its
-processes have seen."""
-
-
-def open_engine(
-    settings: Settings,
-    recipes: Recipes | None = None,
-    *,
-    share: int = 1,
-    watch: Watch | None = None,
-    keep: Keep | None = None,
-    idle: Callable[[], None] | None = None,
-) -> Engine | IsolatedEngine:
+def open_engine(settings: Settings, recipes: Recipes | None = None, *, share: int = 1) -> Engine | IsolatedEngine:
     """The engine that the settings ask for.
 
     Args:
         settings: the settings.
         recipes: the recipes of the cells; ``None`` if each cell has its own.
         share: how many engines run on this machine at once and share its cores and its memory.
-        watch: called repeatedly with what is being done while a result is awaited; unused without processes.
-        keep: called with each evidence; unused without processes, where cells run only when they are asked for.
-        idle: called repeatedly while a result is awaited; unused without processes.
     """
     if settings.isolation == "none":
         from onnx_ci.engine.one_process import Engine  # with torch
@@ -75,7 +58,7 @@ def open_engine(
         return Engine(artifacts=settings.artifacts, save_inputs=settings.save_inputs)
     cores = max(1, min(_threads_of_torch(), usable_cores()) // share)
     jobs = settings.jobs or default_jobs(cores, share)
-    return IsolatedEngine(settings, recipes or Recipes(settings), cores=cores, jobs=jobs, watch=watch, keep=keep, idle=idle)
+    return IsolatedEngine(settings, recipes or Recipes(settings), cores=cores, jobs=jobs)
 
 
 def _threads_of_torch() -> int:
@@ -99,26 +82,24 @@ class _Worker:
     seconds: float | None
     """The time limit of its preparation."""
     gpu: str | None
-    ready: bool = False
+    is_ready: bool = False
     is_dead: bool = False
     """Whether it was found dead before its end was noticed."""
-    stage: str = ""
-    known: Mapping[str, Any] | None = None
-    """What is known of the cell that searches for the cause of its failure now; see :func:`result_of_dead_process`."""
+    last_seen: LastSeen = field(default_factory=LastSeen)
     running: dict[str, Job] = field(default_factory=dict)
 
     @property
     def takes_job(self) -> bool:
         """Whether it can be sent a job now."""
-        return self.ready and not self.is_dead and (self.forks or not self.running)
+        return self.is_ready and not self.is_dead and (self.forks or not self.running)
 
     @property
     def patience(self) -> float | None:
         """How many seconds may pass until its next message; ``None`` if none is due."""
-        if not self.ready:
+        if not self.is_ready:
             return self.seconds
         # It ends its cells in time, unless the recipe keeps it from doing so, as with a thread that lets no other run.
-        allowed = [job.planned.timeout * (_SLACK if self.forks else 1) for job in self.running.values()]
+        allowed = [job.spec.timeout * (_SLACK if self.forks else 1) for job in self.running.values()]
         return max(allowed, default=None)
 
 
@@ -130,31 +111,18 @@ class IsolatedEngine:
         recipes: the recipes of the cells, and where their processes are started.
         cores: how many threads all cells together may use.
         jobs: how many cells, or preparations, run at once.
-        watch: as for :func:`open_engine`.
-        keep: as for :func:`open_engine`.
-        idle: as for :func:`open_engine`.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        recipes: Recipes,
-        *,
-        cores: int,
-        jobs: int,
-        watch: Watch | None = None,
-        keep: Keep | None = None,
-        idle: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, recipes: Recipes, *, cores: int, jobs: int) -> None:
         self._settings, self._recipes = settings, recipes
         self._forks = settings.isolation == "fork"
-        self._watch, self._keep, self._idle = watch, keep, idle
         self._cores, self._jobs = cores, jobs
         self._given: dict[str, Recipe] = {}
         """The recipes that cells bring with them, by name."""
         self._workers: dict[WorkerKey, _Worker] = {}
         self._waiting = WaitingJobs()
-        self._results: dict[str, CellEvidence] = {}
+        self._finished: list[CellFinished] = []
+        """Those that :meth:`events` has not yielded yet."""
 
     def __enter__(self) -> Self:
         return self
@@ -167,74 +135,62 @@ class IsolatedEngine:
         self._workers.clear()
         self._recipes.close()
 
-    def run(self, cells: Iterable[CellSpec]) -> Iterator[CellEvidence]:
-        """The evidence about each cell, in order, each as soon as it is known."""
-        cells = tuple(cells)
-        self.expect(cells)
-        for planned in cells:
-            yield self.run_cell(planned)
-
-    def expect(self, cells: Iterable[CellSpec]) -> None:
-        """Announce cells for which :meth:`run_cell` will be called, so that they can run ahead."""
-        cells = tuple(cells)
+    def expect(self, specs: Iterable[CellSpec]) -> None:
+        """Announce cells, so that they can run before they are awaited."""
+        specs = tuple(specs)
         # coverage.py saves what a process ran when that ends by itself; workers are killed.
         is_measured = patches_of_coverage() is not None
-        sharing = Counter((planned.cell.recipe, planned.cell.device) for planned in cells)
-        for planned in cells:
-            is_only_one = sharing[planned.cell.recipe, planned.cell.device] == 1 and not is_measured
-            is_alone = is_only_one or self._needs_own_process(planned)
-            self._add(planned, is_alone=is_alone)
+        sharing = Counter((spec.cell.recipe, spec.cell.device) for spec in specs)
+        for spec in specs:
+            is_only_one = sharing[spec.cell.recipe, spec.cell.device] == 1 and not is_measured
+            self._add(spec, is_alone=is_only_one or self._needs_own_process(spec))
 
-    def _needs_own_process(self, planned: CellSpec) -> bool:
+    def events(self, spec: CellSpec, artifact: Artifact | None = None) -> Iterator[Waiting | CellFinished]:
+        """What happens until a cell has finished. Others that were announced run meanwhile, and may finish earlier.
+
+        Args:
+            spec: the cell. Errors in it are not raised.
+            artifact: an existing file to judge instead of a fresh export.
+        """
+        id = spec.cell.id
+        is_running = any(id in worker.running for worker in self._workers.values())
+        if not is_running and self._waiting.get(id) is None:
+            # Whether other cells of the recipe follow a cell that was not announced is unknown.
+            self._add(spec, artifact, is_alone=artifact is not None or self._needs_own_process(spec))
+        is_over = False
+        while not is_over:
+            self._start_jobs(first=id)
+            if not self._finished:  # a cell that could not be started has done so
+                yield Waiting(doing=tuple(self._doing()))
+                for key, news in self._recipes.processes.wait(_INTERVAL):
+                    self._handle(key, news)
+            finished, self._finished = self._finished, []
+            yield from finished
+            is_over = any(each.evidence.cell.id == id for each in finished)
+
+    def _needs_own_process(self, spec: CellSpec) -> bool:
         """Whether a cell must not run where another one has run.
 
         In one process, ``torch.export`` does not export an LSTM with named axes a second time as it did at first (torch 2.13).
         """
-        return not self._forks and planned.cell.exporter != "torchscript"  # another one may be built on torch.export
+        return not self._forks and spec.cell.exporter != "torchscript"  # another one may be built on torch.export
 
-    def run_cell(self, planned: CellSpec, artifact: Artifact | None = None) -> CellEvidence:
-        """Everything that onnx-ci can find out about one cell. Errors in the cell are not raised.
-
-        Args:
-            artifact: an existing file to judge instead of a fresh export.
-        """
-        id = planned.cell.id
-        if not self._is_known(id):
-            # Whether other cells of the recipe follow a cell that was not announced is unknown.
-            path = None if artifact is None else artifact.path
-            is_alone = artifact is not None or self._needs_own_process(planned)
-            self._add(planned, path, is_alone=is_alone)
-        interval = None if self._watch is None and self._idle is None else WATCH_INTERVAL
-        while id not in self._results:
-            self._start_jobs(first=id)
-            if id not in self._results:  # a cell that could not be started already has its result
-                if self._watch is not None:
-                    self._watch(self._doing())
-                if self._idle is not None:
-                    self._idle()
-                for key, event in self._recipes.processes.wait(interval):
-                    self._handle(key, event)
-        return self._results.pop(id)
-
-    def _add(self, planned: CellSpec, artifact: Path | None = None, *, is_alone: bool) -> None:
+    def _add(self, spec: CellSpec, artifact: Artifact | None = None, *, is_alone: bool) -> None:
         """Let a cell wait for its turn."""
-        if isinstance(planned, CellTask):
-            self._given[planned.recipe.name] = planned.recipe
-        self._waiting.add(Job(planned=without_recipe(planned), artifact=artifact, is_alone=is_alone))
-
-    def _is_known(self, id: str) -> bool:
-        """Whether a cell waits, runs or has a result."""
-        is_running = any(id in worker.running for worker in self._workers.values())
-        return is_running or id in self._results or self._waiting.get(id) is not None
+        if isinstance(spec, CellTask):
+            self._given[spec.recipe.name] = spec.recipe
+        path = None if artifact is None else str(artifact.path)
+        self._waiting.add(Job(spec=without_recipe(spec), path=path, is_alone=is_alone))
 
     def _doing(self) -> list[str]:
         """What the processes are doing, in words."""
         doing = []
         for (recipe, *_), worker in self._workers.items():
-            if worker.ready:
-                doing += [f"{job.planned.cell.recipe}::{job.planned.cell.label}" for job in worker.running.values()]
+            if worker.is_ready:
+                doing += [f"{job.spec.cell.recipe}::{job.spec.cell.label}" for job in worker.running.values()]
             else:
-                doing.append(f"{recipe}: {ACTIVITY.get(worker.stage, worker.stage or 'starting')}")
+                stage = worker.last_seen.stage
+                doing.append(f"{recipe}: {ACTIVITY.get(stage, stage or 'starting')}")
         return doing
 
     # --- scheduling
@@ -258,10 +214,10 @@ class IsolatedEngine:
         Otherwise the last worker would be prepared when nothing else is left to do. As each fills memory, there are never more
         of them than cells may run at once.
         """
-        return len(self._workers) < self._jobs and all(worker.ready for worker in self._workers.values())
+        return len(self._workers) < self._jobs and all(worker.is_ready for worker in self._workers.values())
 
     def _has_free_slot(self) -> bool:
-        return sum(len(worker.running) + (not worker.ready) for worker in self._workers.values()) < self._jobs
+        return sum(len(worker.running) + (not worker.is_ready) for worker in self._workers.values()) < self._jobs
 
     def _next_for_ready_worker(self, first: str) -> Job | None:
         """The next job whose worker can take it: that of the cell ``first``, or else the first one."""
@@ -275,7 +231,7 @@ class IsolatedEngine:
         if self._waiting.first_without_worker() is None:
             return None
         for key, worker in list(self._workers.items()):
-            if worker.ready and not worker.running and not self._waiting.count(key):
+            if worker.is_ready and not worker.running and not self._waiting.count(key):
                 self._stop_worker(key)
         # Each GPU runs one cell at a time, however many jobs run at once.
         busy_gpus = {worker.gpu for worker in self._workers.values() if worker.gpu is not None}
@@ -288,7 +244,7 @@ class IsolatedEngine:
         """Send a job to its worker, which is ready."""
         worker = self._workers[job.worker]
         try:
-            self._recipes.processes.post(job.worker, job.as_json())
+            self._recipes.processes.post(job.worker, to_json(job))
         except OSError:
             worker.is_dead = True  # once its end is noticed, the job gets another
             return
@@ -298,7 +254,6 @@ class IsolatedEngine:
 
     def _start_worker(self, job: Job) -> None:
         """Start the worker that a job needs."""
-        upcoming = self._waiting.of_worker(job.worker)
         forks = self._forks and job.shares_worker
         preparation = self._threads()
         conditions = Conditions(
@@ -307,16 +262,16 @@ class IsolatedEngine:
             threads_of_cell=self._share(len(self._workers) + len(self._waiting)) if forks else preparation,
             forks=forks,
         )
-        name = job.planned.cell.recipe
+        name = job.spec.cell.recipe
         recipe = self._given.get(name)
-        work = functools.partial(run_worker, upcoming, conditions)
-        warm_up = functools.partial(_preload, job.planned.cell.exporter)
+        work = functools.partial(run_worker, job, conditions)
+        warm_up = functools.partial(_preload, job.spec.cell.exporter)
         try:
             self._recipes.start(job.worker, name, work, job.limits, recipe=recipe, warm_up=warm_up)
         except OSError as error:
-            for waiting in upcoming:
+            for waiting in self._waiting.of_worker(job.worker):
                 self._waiting.remove(waiting.id)
-                self._finish(not_started(waiting, error), None)
+                self._finished.append(CellFinished(evidence=evidence_without_process(waiting.spec, error)))
         else:
             self._workers[job.worker] = _Worker(forks=forks, seconds=job.limits.seconds, gpu=job.gpu)
             self._waiting.worker_started(job.worker)
@@ -331,7 +286,7 @@ class IsolatedEngine:
         beside = self._waiting.workers
         for key, worker in self._workers.items():
             waiting = self._waiting.count(key)
-            beside += (len(worker.running) + waiting if worker.ready and worker.forks else 1) - bool(waiting)
+            beside += (len(worker.running) + waiting if worker.is_ready and worker.forks else 1) - bool(waiting)
         return self._share(beside)
 
     def _stop_worker(self, key: WorkerKey) -> None:
@@ -342,52 +297,33 @@ class IsolatedEngine:
         del self._workers[key]
         self._waiting.worker_ended(key)
 
-    # --- results
+    # --- what workers send
 
-    def _handle(self, key: Any, event: Message | Death) -> None:
-        """Handle a message from a worker, or its death."""
+    def _handle(self, key: Any, news: Message | Death) -> None:
+        """Handle an event of a worker, or its death."""
         worker = self._workers.get(key)
         if worker is None:
             return  # it has just been ended
-        if isinstance(event, Death):
-            # Cells that have not begun get a new worker, unless their preparation ended this one.
-            ended = dict(worker.running)
-            if not worker.ready:
-                ended |= {job.id: job for job in self._waiting.of_worker(key)}
-            for id, job in ended.items():
-                self._waiting.remove(id)
-                is_worker = worker.ready and worker.forks
-                dead = result_of_dead_process(job.planned, event, worker.stage, is_worker=is_worker, known=worker.known)
-                self._finish(dead, None)
-            self._forget_worker(key)
-        elif "stage" in event:
-            worker.stage = event["stage"]
-        elif "known" in event:
-            worker.known = event["known"]
-        elif "ready" in event:
-            worker.ready, worker.stage = event["ready"], ""
-            self._recipes.processes.extend(key, worker.patience)
-        else:
-            try:
-                result = CellEvidence.from_json(event["result"])
-                seen = ReadSet.from_json(event["seen"]) if "seen" in event else None
-            except (ValueError, LookupError, TypeError) as error:  # the recipe has replaced what writes messages
-                self._recipes.processes.stop(key)
-                message = f"sent a result that cannot be read: {type(error).__name__}: {error}"
-                self._handle(key, Death(cause="crash", message=message, log=""))
-                return
-            if worker.running.pop(result.cell.id, None) is None:
-                return  # a worker speaks for the cells that it was sent, and once for each
-            self._waiting.remove(result.cell.id)
-            worker.stage = worker.stage if worker.forks else ""
-            if worker.ready:
+        match news if isinstance(news, Death) else event_of(news):
+            case Death() as death:
+                # Cells that have not begun get a new worker, unless their preparation ended this one.
+                unprepared = [] if worker.is_ready else self._waiting.of_worker(key)
+                for job in (*worker.running.values(), *unprepared):
+                    self._waiting.remove(job.id)
+                    is_worker = worker.is_ready and worker.forks
+                    evidence = evidence_of_death(job.spec, death, worker.last_seen, is_worker=is_worker)
+                    self._finished.append(CellFinished(evidence=evidence))
+                self._forget_worker(key)
+            case WorkerReady():
+                worker.is_ready, worker.last_seen = True, LastSeen()
                 self._recipes.processes.extend(key, worker.patience)
-            self._finish(result, seen)
-
-    def _finish(self, evidence: CellEvidence, seen: ReadSet | None) -> None:
-        self._results[evidence.cell.id] = evidence
-        if self._keep is not None:
-            self._keep(evidence, seen)
+            case CellFinished() as finished:
+                worker.running.pop(finished.evidence.cell.id, None)
+                worker.last_seen = LastSeen()
+                self._recipes.processes.extend(key, worker.patience)
+                self._finished.append(finished)
+            case other:
+                worker.last_seen.note(other)
 
 
 def _preload(exporter: str) -> None:

@@ -41,11 +41,11 @@ class Shared:
         for change in reversed(changes):
             change.undo()
 
-    def prepared(self, planned: CellTask, weights: Weights, timings: dict[str, float]) -> Prepared:
+    def prepared(self, task: CellTask, weights: Weights, timings: dict[str, float]) -> Prepared:
         """The recipe of a cell, ready for an export.
 
         Args:
-            planned: the cell.
+            task: the cell.
             weights: which weights the model has.
             timings: the seconds are added to it, if it has to be prepared.
 
@@ -55,7 +55,7 @@ class Shared:
         """
         if weights not in self._prepared:
             try:
-                self._prepared[weights] = prepared = prepare(planned, weights)
+                self._prepared[weights] = prepared = prepare(task, weights)
             except (PrepareError, SkippedByRecipeError) as error:
                 self._prepared[weights] = error
             else:
@@ -66,18 +66,18 @@ class Shared:
             raise outcome
         return outcome
 
-    def shipped_reference(self, planned: CellTask, prepared: Prepared, timings: dict[str, float]) -> ShippedReference:
+    def shipped_reference(self, task: CellTask, prepared: Prepared, timings: dict[str, float]) -> ShippedReference:
         """What the file of a cell is compared with: ``prepared``, in units of the rounding of the cell's stages.
 
         Args:
-            planned: the cell.
+            task: the cell.
             prepared: the recipe that the file is an export of.
             timings: the seconds are added to it, if rounding has to be simulated.
         """
         for shipped in self._shipped:
-            if shipped.prepared is prepared and shipped.stages == len(planned.stages):
+            if shipped.prepared is prepared and shipped.stages == len(task.stages):
                 return shipped.shipped_reference
-        with timed("rounding", timings) if planned.is_lossy else contextlib.nullcontext():
-            shipped_reference = ShippedReference.of(prepared, planned.stages, planned.drift_limit)
-        self._shipped.append(_Shipped(prepared=prepared, stages=len(planned.stages), shipped_reference=shipped_reference))
+        with timed("rounding", timings) if task.is_lossy else contextlib.nullcontext():
+            shipped_reference = ShippedReference.of(prepared, task.stages, task.drift_limit)
+        self._shipped.append(_Shipped(prepared=prepared, stages=len(task.stages), shipped_reference=shipped_reference))
         return shipped_reference

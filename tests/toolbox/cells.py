@@ -8,6 +8,7 @@ import torch
 
 import onnx_ci
 from onnx_ci.config.settings import load_settings
+from onnx_ci.engine.events import CellFinished
 from onnx_ci.matrix.plan import CellTask, plan_cell
 from onnx_ci.results.records import Cell
 
@@ -52,6 +53,17 @@ def run_one(recipe, **options):
     """The result of a cell that runs in this process, unless ``options`` say otherwise."""
     (result,) = onnx_ci.run([recipe], **{"opsets": "13", "isolation": "none", **options}).cells
     return result
+
+
+def evidence_of(engine, specs):
+    """The evidence that an engine has about each cell, in order, each as soon as it is known."""
+    engine.expect(specs)
+    finished = {}
+    for spec in specs:
+        if spec.cell.id not in finished:
+            events = [event for event in engine.events(spec) if isinstance(event, CellFinished)]
+            finished |= {event.evidence.cell.id: event.evidence for event in events}
+        yield finished.pop(spec.cell.id)
 
 
 def rules(result):

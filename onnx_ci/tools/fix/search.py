@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_ci.config.settings import Settings
-from onnx_ci.engine.messages import result_of_dead_process
+from onnx_ci.engine.deaths import LastSeen, evidence_of_death
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.environment.libraries import is_library_file
 from onnx_ci.environment.packages import newest_opset
@@ -128,8 +128,9 @@ class Search:
 
 def _result(planned: CellSpec, event: Message | Death, settings: Settings) -> CellResult:
     """The verdict on a changed cell, whose process has sent its evidence or died."""
-    evidence = result_of_dead_process(planned, event, "") if isinstance(event, Death) else CellEvidence.from_json(event[LAST])
-    return decided(planned, evidence, settings)
+    if isinstance(event, Death):
+        return decided(planned, evidence_of_death(planned, event, LastSeen()), settings)
+    return decided(planned, CellEvidence.from_json(event[LAST]), settings)
 
 
 def _moves(failed: CellResult, kept: Move) -> Iterator[Move]:
