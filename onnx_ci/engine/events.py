@@ -149,6 +149,10 @@ def event_of(message: Message) -> Event:
     return event
 
 
+def to_nobody(event: Event) -> None:
+    """Do nothing with an event: nobody watches the cell."""
+
+
 def emit_to(send: Send) -> Emit:
     """A function that sends events to the process that started this one."""
     return lambda event: send(message_of(event))

@@ -24,8 +24,6 @@ class Trial:
     logs: list[str] = field(default_factory=list)
     written_weights: str | None = None
     """A digest of the weights in the file of the recipe's own export function."""
-    evidence: Evidence | None = field(default=None, repr=False, compare=False)
-    """What the trial is part of; ``None`` if it only explains another one."""
 
     def add(self, judgement: Judgement) -> None:
         """Add what is known about the file."""
@@ -63,7 +61,7 @@ class Evidence:
 
     def new_trial(self, prepared: Prepared) -> Trial:
         """A trial, which is noted before it begins, so that nothing is lost if it fails."""
-        trial = Trial(prepared=prepared, evidence=self)
+        trial = Trial(prepared=prepared)
         self.trials.append(trial)
         return trial
 

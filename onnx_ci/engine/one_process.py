@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from onnx_ci.engine.cell import CellContext, Preparation, prepare_cells, run_cell
-from onnx_ci.engine.events import CellFinished, Emit
+from onnx_ci.engine.events import CellFinished, Emit, to_nobody
 from onnx_ci.engine.shared import Shared
 from onnx_ci.matrix.plan import CellSpec, CellTask
 from onnx_ci.pipeline.export.exporter import Artifact
@@ -70,7 +70,7 @@ class Engine:
         task: CellTask,
         artifact: Artifact | None = None,
         preparation: Preparation | None = None,
-        emit: Emit | None = None,
+        emit: Emit = to_nobody,
     ) -> CellEvidence:
         """Everything that can be found out about one cell; see :func:`onnx_ci.engine.cell.run_cell`."""
         context = dataclasses.replace(self._context_of(task), emit=emit)
