@@ -26,7 +26,7 @@ from onnx_ci.engine.recipes import find_recipes as find
 from onnx_ci.environment.plugins import EXPORTERS
 from onnx_ci.environment.versions import bug_in_words
 from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean, existing_file
-from onnx_ci.matrix.plan import CellSpec, plan_of
+from onnx_ci.matrix.plan import CellSpec, spec_of
 from onnx_ci.matrix.scope import RecipeScope
 from onnx_ci.processes.signals import interrupts_noted, was_interrupted
 from onnx_ci.report.causes import common_causes, failure_key, shared_failures
@@ -193,7 +193,7 @@ def recipe_named(name: str, recipes: Recipes) -> RecipeScope:
 class NamedCell:
     """A cell that the command line names, and the recipes among which it was found."""
 
-    planned: CellSpec
+    spec: CellSpec
     recipes: Recipes
 
 
@@ -229,7 +229,7 @@ def cell_or_file(name: str, settings: Settings, paths: tuple[Path, ...] = ()) ->
         if part is not None and part not in choices:
             use = f"; use {', '.join(choices)}{did_you_mean(part, choices)}" if choices else ""
             raise ConfigurationError(f"{name}: {scope.name} has no {what} {part!r}{use}")
-    return NamedCell(planned=plan_of(cell, scope, settings), recipes=recipes)
+    return NamedCell(spec=spec_of(cell, scope, settings), recipes=recipes)
 
 
 @contextlib.contextmanager

@@ -73,28 +73,28 @@ def _inputs(recipes: Recipes, cells: Collection[Cell]) -> dict[tuple[str, str], 
     """A line for each input of each recipe that has one of the cells, by file and recipe; or why the inputs are unknown."""
     settings = recipes.settings
     plans: dict[tuple[str, str], CellSpec] = {}
-    for planned in recipes.plan().cells:
-        if planned.cell in cells:
-            plans.setdefault((planned.cell.source, planned.cell.recipe), planned)
+    for spec in recipes.plan().cells:
+        if spec.cell in cells:
+            plans.setdefault((spec.cell.source, spec.cell.recipe), spec)
     inputs = {}
-    works = {key: (key[1], functools.partial(_send_described, planned, settings)) for key, planned in plans.items()}
+    works = {key: (key[1], functools.partial(_send_described, spec, settings)) for key, spec in plans.items()}
     for key, event in recipes.run_all(works, process_limits(settings.timeout, settings.memory_limit)):
         inputs[key] = [f"unknown: building the model {event.message}"] if isinstance(event, Death) else event[LAST]
     return inputs
 
 
-def _send_described(planned: CellSpec, settings: Settings, recipe: Recipe, send: Send) -> None:
-    send({LAST: _described(planned, settings, recipe)})
+def _send_described(spec: CellSpec, settings: Settings, recipe: Recipe, send: Send) -> None:
+    send({LAST: _described(spec, settings, recipe)})
 
 
-def _described(planned: CellSpec, settings: Settings, recipe: Recipe) -> list[str]:
+def _described(spec: CellSpec, settings: Settings, recipe: Recipe) -> list[str]:
     from onnx_ci.pipeline.model.live_model import PrepareError, SkippedByRecipeError
     from onnx_ci.pipeline.prepare.prepare import describe_inputs
     from onnx_ci.processes.capture import captured
 
     try:
         with captured():
-            return [each.in_words for each in describe_inputs(with_recipe(planned, recipe, settings))]
+            return [each.in_words for each in describe_inputs(with_recipe(spec, recipe, settings))]
     except PrepareError as error:
         return [f"unknown: {error.finding.message}"]
     except SkippedByRecipeError as error:

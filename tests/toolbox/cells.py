@@ -9,7 +9,7 @@ import torch
 import onnx_ci
 from onnx_ci.config.settings import load_settings
 from onnx_ci.engine.events import CellFinished
-from onnx_ci.matrix.plan import CellTask, plan_cell
+from onnx_ci.matrix.plan import CellTask, task_of
 from onnx_ci.results.records import Cell
 
 
@@ -71,7 +71,7 @@ def rules(result):
     return [each.rule for each in result.findings if each.severity is onnx_ci.Severity.ERROR]
 
 
-def planned(recipe, *, cell: Cell | None = None, **options) -> CellTask:
+def task(recipe, *, cell: Cell | None = None, **options) -> CellTask:
     """A cell of the recipe, by default at opset 13 on the CPU, under the default settings but for ``options``."""
     cell = cell or Cell(source="onnx_recipes.py", recipe=recipe.name, exporter="torchscript", opset=13, device="cpu")
-    return plan_cell(cell, recipe, load_settings(Path(__file__).parent, flags=options, environment={}))
+    return task_of(cell, recipe, load_settings(Path(__file__).parent, flags=options, environment={}))

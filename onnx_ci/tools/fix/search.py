@@ -47,13 +47,13 @@ class Search:
     """Tries moves with a failing cell, several at once, each in a process of its own.
 
     Args:
-        planned: the cell.
+        spec: the cell.
         recipes: where the processes are started.
         settings: the settings of the run.
     """
 
-    def __init__(self, planned: CellSpec, recipes: Recipes, settings: Settings) -> None:
-        self._planned, self._recipes, self._settings = planned, recipes, settings
+    def __init__(self, spec: CellSpec, recipes: Recipes, settings: Settings) -> None:
+        self._spec, self._recipes, self._settings = spec, recipes, settings
         self._jobs = settings.jobs or default_jobs(usable_cores())
         self._right_exporters: list[Move] = []
 
@@ -67,12 +67,12 @@ class Search:
         quick = dataclasses.replace(self._settings, skip_stages=skipped)
         attempts = []
         axes = dict.fromkeys(axis for each in failed.findings for axis in each.details.get(AXES_OF_ONE, ()))
-        for attempt in self._try_all(settings_moves(self._planned, newest_opset(), [*axes]), quick):
+        for attempt in self._try_all(settings_moves(self._spec, newest_opset(), [*axes]), quick):
             attempts.append(attempt)
             yield attempt
         self._right_exporters = [each.move for each in attempts if each.passes and each.move.exporter]
         opsets = {each.move.opset: each.passes for each in attempts if each.move.opset and each.move.exporter is None}
-        higher = {opset: passes for opset, passes in opsets.items() if opset > self._planned.cell.opset}
+        higher = {opset: passes for opset, passes in opsets.items() if opset > self._spec.cell.opset}
         passing = min((opset for opset, passes in higher.items() if passes), default=None)
         while passing is not None:
             failing = max((opset for opset, passes in higher.items() if not passes and opset < passing), default=passing - 1)
@@ -111,26 +111,26 @@ class Search:
     def _try_all(self, moves: Sequence[Move], settings: Settings) -> Iterator[Attempt]:
         """The attempts, in the order of the moves, each as soon as it and those before it are known."""
         # After a change of code, the model is prepared with and without it, and the file is judged against both.
-        limits = process_limits(2 * self._planned.timeout, self._planned.memory_limit)
+        limits = process_limits(2 * self._spec.timeout, self._spec.memory_limit)
         works = {
-            place: (self._planned.cell.recipe, functools.partial(try_move, move, self._planned, settings))
+            place: (self._spec.cell.recipe, functools.partial(try_move, move, self._spec, settings))
             for place, move in enumerate(moves)
         }
         results: dict[int, CellResult] = {}
         shown = 0
         for place, event in self._recipes.run_all(works, limits, jobs=self._jobs):
             if isinstance(event, Death) or LAST in event:
-                results[place] = _result(moves[place].cell(self._planned), event, settings)
+                results[place] = _result(moves[place].cell(self._spec), event, settings)
             while shown in results:
                 yield Attempt(move=moves[shown], result=results[shown])
                 shown += 1
 
 
-def _result(planned: CellSpec, event: Message | Death, settings: Settings) -> CellResult:
+def _result(spec: CellSpec, event: Message | Death, settings: Settings) -> CellResult:
     """The verdict on a changed cell, whose process has sent its evidence or died."""
     if isinstance(event, Death):
-        return decided(planned, evidence_of_death(planned, event, LastSeen()), settings)
-    return decided(planned, CellEvidence.from_json(event[LAST]), settings)
+        return decided(spec, evidence_of_death(spec, event, LastSeen()), settings)
+    return decided(spec, CellEvidence.from_json(event[LAST]), settings)
 
 
 def _moves(failed: CellResult, kept: Move) -> Iterator[Move]:

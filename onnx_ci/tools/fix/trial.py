@@ -37,9 +37,9 @@ from onnx_ci.results.verdict import decide
 from onnx_ci.tools.fix.moves import Move, text_of
 
 
-def try_move(move: Move, planned: CellSpec, settings: Settings, recipe: Recipe, send: Send) -> None:
+def try_move(move: Move, spec: CellSpec, settings: Settings, recipe: Recipe, send: Send) -> None:
     """The main function of the process: send the evidence about the changed cell."""
-    cell = with_recipe(move.cell(planned), move.recipe(recipe), settings)
+    cell = with_recipe(move.cell(spec), move.recipe(recipe), settings)
     if move.has_larger_example:
         try:
             prepared = Shared().prepared(cell, Weights.OWN, {})
@@ -103,9 +103,9 @@ def with_larger_example(recipe: Recipe, prepared: Prepared) -> Recipe:
     return replace(recipe, function=function)
 
 
-def decided(planned: CellSpec, evidence: CellEvidence, settings: Settings) -> CellResult:
+def decided(spec: CellSpec, evidence: CellEvidence, settings: Settings) -> CellResult:
     """The verdict on a changed cell, of which nothing is expected to fail."""
-    return decide(evidence, allow=planned.allow, strict=settings.strict, severities=planned.severities)
+    return decide(evidence, allow=spec.allow, strict=settings.strict, severities=spec.severities)
 
 
 def _untested(move: Move, untaken: Iterable[UntakenBranch]) -> Iterator[Finding]:

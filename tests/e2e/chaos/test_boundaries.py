@@ -19,7 +19,7 @@ from toolbox.cells import evidence_of, recipe_of
 
 from onnx_ci.config.settings import load_settings
 from onnx_ci.engine import scheduler
-from onnx_ci.matrix.plan import plan_cell
+from onnx_ci.matrix.plan import task_of
 from onnx_ci.results.records import Cell, Severity
 
 pytestmark = [
@@ -38,7 +38,7 @@ def cells(tmp_path):
     for name, recipe in RECIPES.items():
         for opset in (12, 13):
             cell = Cell(source="recipes.py", recipe=name, exporter="torchscript", opset=opset, device="cpu")
-            yield plan_cell(cell, recipe, settings)
+            yield task_of(cell, recipe, settings)
 
 
 def errors(evidence):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from toolbox.cells import planned, recipe_of
+from toolbox.cells import recipe_of, task
 
 from onnx_ci.engine.deaths import LastSeen, evidence_of_death
 from onnx_ci.processes.supervisor import Death
@@ -14,7 +14,7 @@ DEATH = Death(cause="crash", message="was killed by SIGSEGV", log="last words")
 
 
 def cell():
-    return planned(recipe_of(lambda x: x, 1.0, name="net"))
+    return task(recipe_of(lambda x: x, 1.0, name="net"))
 
 
 @pytest.mark.parametrize("rules", [("baked-value",), ("numeric-drift", "export-warning")])
