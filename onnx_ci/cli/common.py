@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,7 +24,7 @@ from onnx_ci.engine.recipes import Recipes
 from onnx_ci.engine.recipes import find_recipes as find
 from onnx_ci.environment.plugins import EXPORTERS
 from onnx_ci.environment.versions import bug_in_words
-from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean, existing_file
+from onnx_ci.errors import INTERRUPTED, ConfigurationError, ExitCode, OnnxCiError, did_you_mean, existing_file
 from onnx_ci.matrix.plan import CellSpec, spec_of
 from onnx_ci.matrix.scope import RecipeScope
 from onnx_ci.processes.signals import interrupts_noted, was_interrupted
@@ -163,7 +162,7 @@ def _exit_code_of(command: Callable[[], None]) -> int | None:
 
 def _interrupted() -> int:
     click.echo("onnx-ci: interrupted", err=True)
-    return 128 + signal.SIGINT  # as a shell reports it; click's own is that of a failed cell
+    return INTERRUPTED
 
 
 def settings_from(flags: Mapping[str, str | None]) -> Settings:

@@ -16,7 +16,6 @@ from onnx_ci.cli.grouped_help import GroupedCommand
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.recipes import Recipes
-from onnx_ci.errors import ExitCode
 from onnx_ci.matrix.plan import CellSpec, cells_in_shard, with_recipe
 from onnx_ci.matrix.scope import CellChoice, choose_cells, has_tag, unselected_cells
 from onnx_ci.matrix.shards import Durations, partition, recorded_durations
@@ -24,6 +23,7 @@ from onnx_ci.processes.limits import process_limits
 from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.results.records import Cell
+from onnx_ci.results.verdict import exit_code_of_plan
 from onnx_ci.text import one_line
 
 
@@ -66,7 +66,7 @@ def list_cells(paths: tuple[Path, ...], why: bool, verbose: bool, **flags: str |
     if not cells:
         reason = why_nothing_ran(scopes, settings, is_planned=False)
         click.echo(f"onnx-ci: no cells: {reason}", err=True)
-    sys.exit(ExitCode.USAGE if recipes.problems else ExitCode.PASSED if cells else ExitCode.NOTHING_RAN)
+    sys.exit(exit_code_of_plan(cells, problems=recipes.problems))
 
 
 def _inputs(recipes: Recipes, cells: Collection[Cell]) -> dict[tuple[str, str], list[str]]:

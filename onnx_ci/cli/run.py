@@ -35,7 +35,7 @@ from onnx_ci.config.reproduce import fix_with_cli, repeat_with_cli, why_with_cli
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.events import CellJudged, Waiting
 from onnx_ci.engine.session import Session
-from onnx_ci.errors import ExitCode, UnwrittenError
+from onnx_ci.errors import UnwrittenError
 from onnx_ci.matrix.plan import Matrix
 from onnx_ci.processes.limits import LONGEST_SILENCE
 from onnx_ci.report.causes import failure_key
@@ -81,7 +81,7 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
     """Run every cell of the recipes in ``paths``, show the results, and exit with the exit code of the run."""
     files = written_files(settings, summary)
     progress = Progress(is_live=sys.stdout.isatty() and verbosity != QUIET)
-    unwritten = ""
+    unwritten: UnwrittenError | None = None
     cache = VerdictCache.open(settings)
     try:
         with Session(settings, cache=cache, also_written=files) as session:
@@ -91,7 +91,7 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
                 click.echo(f"shard {settings.shard}: {len(matrix.cells)} of {len(whole.cells)} cells")
             _show_results(session, matrix, progress, verbosity)
     except UnwrittenError as error:  # the results are complete
-        unwritten = str(error)
+        unwritten = error
     report = session.report
     show_failures(report.cells, _commands(settings), verbosity)
     show_summary(report, verbosity)
@@ -106,9 +106,9 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
         click.echo(f"onnx-ci: nothing ran: {reason}", err=True)
     if report.missing_device:
         click.echo(f"onnx-ci: {missing_device_line(report)}", err=True)
-    if unwritten:
-        click.echo(f"onnx-ci: {one_line(unwritten)}", err=True)
-    sys.exit(report.exit_code or (ExitCode.USAGE if unwritten else ExitCode.PASSED))
+    if unwritten is not None:
+        click.echo(f"onnx-ci: {one_line(str(unwritten))}", err=True)
+    sys.exit(report.exit_code if unwritten is None else report.exit_code or unwritten.exit_code)
 
 
 def _commands(settings: Settings) -> Commands:

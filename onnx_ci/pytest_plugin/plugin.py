@@ -386,21 +386,32 @@ class Run:
         except UnwrittenError as error:  # the results are complete
             self._unwritten = str(error)
             report = self.session.report
-        if self._unwritten and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.USAGE_ERROR
-        if _is_worker(self.config) or self.config.getoption("collectonly"):
-            return
-        self._report = report
-        if self.config.get_verbosity() <= 0:
-            self._explain_causes_once(report)
-        failures = len([result for result in report.cells if result.status.is_bad])
-        if report.missing_device and session.exitstatus == pytest.ExitCode.TESTS_FAILED and session.testsfailed == failures:
-            session.exitstatus = int(report.exit_code)
-        if failures and session.exitstatus == pytest.ExitCode.OK:
+        is_whole = not _is_worker(self.config) and not self.config.getoption("collectonly")
+        if is_whole:
+            self._report = report
+            if self.config.get_verbosity() <= 0:
+                self._explain_causes_once(report)
+        session.exitstatus = self._exit_status(session, report if is_whole else None)
+
+    def _exit_status(self, session: pytest.Session, report: RunReport | None) -> int:
+        """Pytest's own exit status, or that of the run if pytest's would say that nothing is wrong.
+
+        Args:
+            session: pytest's own session.
+            report: the report; ``None`` if only a part of the run was here.
+        """
+        failures = len([result for result in report.cells if result.status.is_bad]) if report is not None else 0
+        if session.exitstatus == pytest.ExitCode.TESTS_FAILED and report is not None and report.missing_device:
+            return int(report.exit_code) if session.testsfailed == failures else session.exitstatus
+        if session.exitstatus != pytest.ExitCode.OK:
+            return session.exitstatus
+        if self._unwritten:
+            return pytest.ExitCode.USAGE_ERROR
+        if failures:
             self._hidden = failures
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        if report.verdict is RunVerdict.NOTHING_RAN and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+            return pytest.ExitCode.TESTS_FAILED
+        nothing_ran = report is not None and report.verdict is RunVerdict.NOTHING_RAN
+        return pytest.ExitCode.NO_TESTS_COLLECTED if nothing_ran else pytest.ExitCode.OK
 
     def _explain_causes_once(self, report: RunReport) -> None:
         """Let the terminal show each cause of failures once. All other plugins have read the reports already."""
