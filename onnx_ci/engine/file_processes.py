@@ -52,16 +52,9 @@ _LIBRARIES = "libraries"
 """The key of the process that imports libraries only."""
 
 
-@dataclass(frozen=True)
-class _FileKey:
-    """The key of the process of a recipe file."""
-
-    source: str
-
-
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class _File:
-    """A recipe file, and its process."""
+    """A recipe file, which is also the key of its process."""
 
     path: Path
     source: str
@@ -77,17 +70,12 @@ class _File:
     forks: set[object] = field(default_factory=set)
     """The keys of the processes that were forked from it."""
 
-    @property
-    def key(self) -> _FileKey:
-        """The key of its process."""
-        return _FileKey(self.source)
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Start:
     """A process that is to be started once its recipe file is imported."""
 
-    source: str
+    file: _File
     name: str
     work: RecipeWork
     limits: ProcessLimits
@@ -183,10 +171,10 @@ class FileProcesses:
             processes = self._processes
             if not isinstance(processes, ForkedProcesses):
                 work = functools.partial(import_and_wait, *arguments)
-                processes.start(file.key, work, limits, warm_up=import_worker, has_inbox=True)
+                processes.start(file, work, limits, warm_up=import_worker, has_inbox=True)
             elif self._are_imported:
                 work = functools.partial(serve_recipes, *arguments)
-                processes.start_from(_LIBRARIES, file.key, work, limits, can_fork=True)
+                processes.start_from(_LIBRARIES, file, work, limits, can_fork=True)
             elif self._libraries is None:
                 self._start_libraries(processes, libraries_of(self._announced, self._settings.root))
         except OSError as error:
@@ -202,7 +190,7 @@ class FileProcesses:
         idle = [file for file in self._files.values() if file.is_ready and not file.forks]
         for file in idle[: max(0, len(idle) + 1 - _MOST_FILES)]:
             file.is_ready = False
-            self._processes.stop(file.key)
+            self._processes.stop(file)
 
     def _handle_libraries(self, event: Message | Death) -> None:
         """Handle an event of the process that imports libraries."""
@@ -232,14 +220,14 @@ class FileProcesses:
                 self._handle_death(file, death)
             case FileImported() as imported:
                 file.is_importing, file.is_ready, file.imported = False, True, imported
-                self._processes.extend(file.key, None)
-                printed = "" if file.is_shown else self._processes.printed(file.key).strip()
+                self._processes.extend(file, None)
+                printed = "" if file.is_shown else self._processes.printed(file).strip()
                 if printed and printed not in self._shown:
                     sys.stderr.write(f"{without_commands(printed)}\n")
                 self._shown.add(printed)
                 file.is_shown = True
                 for key in self._waiting_for(file):
-                    self._launch(key, file, self._waiting.pop(key))
+                    self._launch(key, self._waiting.pop(key))
 
     def _handle_death(self, file: _File, death: Death) -> None:
         file.is_importing = file.is_ready = False
@@ -249,7 +237,7 @@ class FileProcesses:
             self._events.append((key, death_with_file(death, file.source)))
 
     def _waiting_for(self, file: _File) -> list[object]:
-        return [key for key, start in self._waiting.items() if start.source == file.source]
+        return [key for key, start in self._waiting.items() if start.file is file]
 
     # --- work with recipes
 
@@ -264,12 +252,12 @@ class FileProcesses:
             limits: what it may use.
         """
         file = self._files[source]
-        start = _Start(source=source, name=name, work=work, limits=limits)
+        start = _Start(file=file, name=name, work=work, limits=limits)
         if file.death is not None:
             self._events.append((key, death_with_file(file.death, file.source)))
             return
         if file.is_ready:
-            self._launch(key, file, start)
+            self._launch(key, start)
             return
         self._waiting[key] = start
         if not file.is_importing:
@@ -291,17 +279,17 @@ class FileProcesses:
         """
         self._processes.start(key, work, limits, warm_up=warm_up, has_inbox=True)
 
-    def _launch(self, key: object, file: _File, start: _Start) -> None:
+    def _launch(self, key: object, start: _Start) -> None:
         """Start a process that does something with a recipe of a file that has been imported."""
-        processes = self._processes
+        processes, file = self._processes, start.file
         work = functools.partial(do_with_recipe, start.name, start.work)
         try:
             if isinstance(processes, ForkedProcesses):
-                processes.start_from(file.key, key, work, start.limits, has_inbox=True)
+                processes.start_from(file, key, work, start.limits, has_inbox=True)
                 file.forks.add(key)
             elif file.is_ready:
                 file.is_ready = False
-                processes.rename(file.key, key, start.limits)
+                processes.rename(file, key, start.limits)
                 from onnx_ci.processes.pickling import pickled  # needs cloudpickle
 
                 processes.post(key, message_of(WorkRequested(pickled=base64.b64encode(pickled(work)).decode())))
@@ -311,7 +299,7 @@ class FileProcesses:
                 processes.start(key, again, start.limits, warm_up=import_worker, has_inbox=True)
         except (ConnectionError, TimeoutError) as error:  # it has just ended, or something keeps it from answering
             processes.stop(key)
-            processes.stop(file.key)
+            processes.stop(file)
             self._handle_death(file, Death(cause="crash", message=f"does not answer: {error}", log=""))
             self._events.append((key, death_with_file(file.death or death_without_process(error), file.source)))
         except OSError as error:
@@ -334,8 +322,8 @@ class FileProcesses:
         for key, event in self._processes.wait(seconds):
             if key == _LIBRARIES:
                 self._handle_libraries(event)
-            elif isinstance(key, _FileKey):
-                self._handle_file(self._files[key.source], event)
+            elif isinstance(key, _File):
+                self._handle_file(key, event)
             elif isinstance(event, Death):
                 file = self._without_fork(key)
                 # The system ends forks with the process that they were forked from.

@@ -31,7 +31,6 @@ class Engine:
     def __init__(
         self, *, artifacts: Path | None = None, save_inputs: Path | None = None, runtimes: Sequence[Runtime] = ()
     ) -> None:
-        self._group: tuple[str, str] | None = None
         self._context = CellContext(
             shared=Shared(),
             artifacts=None if artifacts is None else artifacts.absolute(),  # a recipe may change directory
@@ -63,7 +62,7 @@ class Engine:
 
     def prepare(self, task: CellTask, *, judges_file: bool = False) -> Preparation:
         """Prepare what the cells of a recipe and device share; see :func:`onnx_ci.engine.cell.prepare_cells`."""
-        return prepare_cells(task, self._context_of(task), judges_file=judges_file)
+        return prepare_cells(task, self._context, judges_file=judges_file)
 
     def run_cell(
         self,
@@ -73,13 +72,5 @@ class Engine:
         emit: Emit = to_nobody,
     ) -> CellEvidence:
         """Everything that can be found out about one cell; see :func:`onnx_ci.engine.cell.run_cell`."""
-        context = dataclasses.replace(self._context_of(task), emit=emit)
+        context = dataclasses.replace(self._context, emit=emit)
         return run_cell(task, context, artifact=artifact, preparation=preparation)
-
-    def _context_of(self, task: CellTask) -> CellContext:
-        """What a cell is given. What other recipes' cells share is freed first."""
-        group = task.recipe.name, task.cell.device
-        if group != self._group:
-            self._context.shared.close()
-            self._group = group
-        return self._context

@@ -26,10 +26,12 @@ class _Shipped:
 class Shared:
     """What the cells of one recipe and device share, each computed when a cell needs it first.
 
-    It takes the memory of several models, so at most one exists at a time. :meth:`close` restores the global state that the
-    recipe has changed.
+    It takes the memory of several models, so it is that of the last recipe and device only. :meth:`close` restores the global
+    state that the recipe has changed.
     """
 
+    _group: tuple[str, str] | None = None
+    """The recipe and device."""
     _prepared: dict[Weights, Prepared | PrepareError | SkippedByRecipeError] = field(default_factory=dict)
     _shipped: list[_Shipped] = field(default_factory=list)
 
@@ -42,7 +44,7 @@ class Shared:
             change.undo()
 
     def prepared(self, task: CellTask, weights: Weights, timings: dict[str, float]) -> Prepared:
-        """The recipe of a cell, ready for an export.
+        """The recipe of a cell, ready for an export. What cells of another recipe or device shared is freed first.
 
         Args:
             task: the cell.
@@ -53,6 +55,10 @@ class Shared:
             PrepareError: the recipe cannot be used; the error carries the finding.
             SkippedByRecipeError: the recipe's function skips its cells.
         """
+        group = task.recipe.name, task.cell.device
+        if group != self._group:
+            self.close()
+            self._group = group
         if weights not in self._prepared:
             try:
                 self._prepared[weights] = prepared = prepare(task, weights)
