@@ -24,7 +24,7 @@ from onnx_ci.environment.git import revision_of
 from onnx_ci.environment.packages import require_plugins
 from onnx_ci.environment.versions import bug_in_words, require_runtime, versions
 from onnx_ci.errors import ConfigurationError, UnwrittenError, describe_exception
-from onnx_ci.matrix.plan import CellSpec, Matrix, cells_in_shard, in_shard
+from onnx_ci.matrix.plan import CellSpec, Matrix, cells_in_shard
 from onnx_ci.matrix.shards import Durations, recorded_durations
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.processes.signals import endings_as_interrupts
@@ -134,16 +134,13 @@ class Session:
         """
         self._recipes = recipes
         whole = recipes.plan()
-        matrix = self.shard_of(whole)
+        cells = self.cells_of_shard(spec.cell for spec in whole.cells)
+        matrix = dataclasses.replace(whole, cells=tuple(spec for spec in whole.cells if spec.cell in cells))
         self.add_problems(recipes.problems)
         self.add_exclusions(matrix.exclusions)
-        self.leave_to_other_jobs({spec.cell.id for spec in whole.cells} - {spec.cell.id for spec in matrix.cells})
+        self.leave_to_other_jobs(spec.cell.id for spec in whole.cells if spec.cell not in cells)
         self.expect(matrix.cells)
         return whole, matrix
-
-    def shard_of(self, matrix: Matrix) -> Matrix:
-        """The cells of the settings' shard; all of ``matrix`` if the settings specify none."""
-        return matrix if self.settings.shard is None else in_shard(matrix, self.settings.shard, self.durations)
 
     def cells_of_shard(self, cells: Iterable[Cell]) -> frozenset[Cell]:
         """Those of ``cells``, which are all cells of the run, that belong to the settings' shard; all if they specify none."""

@@ -242,20 +242,6 @@ def _requirements(cell: Cell, recipe: Recipe, settings: Settings) -> Requirement
     )
 
 
-def in_shard(matrix: Matrix, shard: Shard | None, durations: Durations) -> Matrix:
-    """The cells of ``shard``, or all of ``matrix`` if there is none.
-
-    Args:
-        matrix: all cells.
-        shard: the part of them.
-        durations: how long cells take, where known.
-    """
-    if shard is None:
-        return matrix
-    cells = cells_in_shard((spec.cell for spec in matrix.cells), shard, durations)
-    return replace(matrix, cells=tuple(spec for spec in matrix.cells if spec.cell in cells))
-
-
 def cells_in_shard(cells: Iterable[Cell], shard: Shard, durations: Durations) -> frozenset[Cell]:
     """The cells that belong to ``shard``, of all ``cells`` of the run."""
     parts = partition(cells, shard.count, durations)

@@ -286,7 +286,7 @@ class Run:
                 return
             self.session.expect(self._specs[item.cell.id] for item in items)
             if not items:
-                is_planned = bool(self.session.shard_of(self.recipes.plan()).cells)
+                is_planned = bool(self.session.cells_of_shard(spec.cell for spec in self.recipes.plan().cells))
                 scopes = tuple(self.recipes.scopes.values())
                 paths = self.config.args if self.config.args_source is pytest.Config.ArgsSource.ARGS else ()
                 self._why_no_cell = why_nothing_ran(scopes, self.settings, paths, is_planned=is_planned, is_deselected=True)
