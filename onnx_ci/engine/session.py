@@ -244,12 +244,13 @@ class Session:
     def _events_of(self, spec: CellSpec, artifact: Artifact | None = None) -> Iterator[Waiting | CellJudged]:
         """What happens until the verdict on a cell is known."""
         id = spec.cell.id
-        self._specs.setdefault(id, spec)
         if artifact is None and id not in self._ahead and id not in self._whys:
             self._look_up(spec)
         if id not in self._ahead:
             complete = spec if self._recipes is None else self._recipes.completed(spec)
-            for event in self.engine.events(complete, artifact):
+            engine = self.engine  # runs the expected cells ahead; this one may be another
+            self._specs.setdefault(id, spec)
+            for event in engine.events(complete, artifact):
                 match event:
                     case Waiting():
                         if self._cache is not None:
