@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.cell import Preparation
 from onnx_ci.engine.deaths import LastSeen, evidence_of_death, evidence_without_process
-from onnx_ci.engine.events import CellFinished, StageStarted, WorkerReady, emit_to, event_of, send_last
+from onnx_ci.engine.events import CellFinished, Emit, StageStarted, WorkerReady, emit_to, event_of, send_last
 from onnx_ci.engine.messages import Conditions, Job
 from onnx_ci.engine.one_process import Engine
 from onnx_ci.matrix.plan import CellTask, with_recipe
@@ -55,7 +56,10 @@ def serve(first: Job, conditions: Conditions, recipe: Recipe, send: Send, inbox:
         emit(WorkerReady())
         if conditions.forks and isinstance(inbox, ForkedInbox):
             with contextlib.closing(ForkedProcesses(Path(tempfile.gettempdir()), caller=inbox)) as processes:
-                _ForkedCells(engine, recipe, conditions, preparation, processes, send).serve(inbox)
+                cells = _ForkedCells(
+                    engine=engine, recipe=recipe, conditions=conditions, preparation=preparation, processes=processes, emit=emit
+                )
+                cells.serve(inbox)
             return
         for request in inbox:
             job: Job = from_json(Job, request)
@@ -68,63 +72,51 @@ def _task_of(job: Job, recipe: Recipe, settings: Settings) -> CellTask:
     return with_recipe(job.spec, recipe, settings)
 
 
+@dataclass(kw_only=True)
 class _ForkedCells:
-    """The processes of a worker's cells, which are forked from it.
+    """The processes of a worker's cells, which are forked from it."""
 
-    Args:
-        engine: has prepared the recipe, and runs a cell.
-        recipe: the recipe.
-        conditions: under which the worker works.
-        preparation: what is reported of the preparation, with the first cell.
-        processes: starts and supervises them.
-        send: sends a message to the process that decides.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        recipe: Recipe,
-        conditions: Conditions,
-        preparation: Preparation | None,
-        processes: ForkedProcesses,
-        send: Send,
-    ) -> None:
-        self._engine, self._recipe, self._conditions = engine, recipe, conditions
-        self._preparation, self._processes, self._emit = preparation, processes, emit_to(send)
-        self._jobs: dict[object, tuple[Job, LastSeen]] = {}
-        """What each process runs, by its key."""
+    engine: Engine
+    recipe: Recipe
+    conditions: Conditions
+    preparation: Preparation | None
+    """What is reported of the preparation, with the first cell."""
+    processes: ForkedProcesses
+    emit: Emit
+    running: dict[object, tuple[Job, LastSeen]] = field(default_factory=dict)
+    """What each process runs, by its key."""
 
     def serve(self, inbox: ForkedInbox) -> None:
         """Run the cells of jobs as they arrive, until no more can arrive."""
         while (requests := inbox.arrived()) is not None:
             for request in requests:
                 self._start(from_json(Job, request))
-            for key, event in self._processes.wait():
+            for key, event in self.processes.wait():
                 self._handle(key, event)
 
     def _start(self, job: Job) -> None:
         """Start the process of the cell of a job."""
         if job.path is None:
             preload(job.spec.cell.exporter)  # once for all cells of this worker, if it was not expected before
-        preparation, self._preparation = self._preparation, None
-        task = _task_of(job, self._recipe, self._conditions.settings)
-        work = functools.partial(_run_cell, self._engine, task, job, self._conditions.threads_of_cell, preparation)
+        preparation, self.preparation = self.preparation, None
+        task = _task_of(job, self.recipe, self.conditions.settings)
+        work = functools.partial(_run_cell, self.engine, task, job, self.conditions.threads_of_cell, preparation)
         try:
-            self._processes.start(job.id, work, job.limits)
+            self.processes.start(job.id, work, job.limits)
         except OSError as error:
-            self._emit(CellFinished(evidence=evidence_without_process(job.spec, error)))
+            self.emit(CellFinished(evidence=evidence_without_process(job.spec, error)))
         else:
-            self._jobs[job.id] = job, LastSeen()
+            self.running[job.id] = job, LastSeen()
 
     def _handle(self, key: object, event: Message | Death) -> None:
         """Pass on the evidence about a cell; if its process has died, that is the evidence."""
-        job, last_seen = self._jobs[key]
+        job, last_seen = self.running[key]
         if isinstance(event, Death):
-            self._emit(CellFinished(evidence=evidence_of_death(job.spec, event, last_seen)))
+            self.emit(CellFinished(evidence=evidence_of_death(job.spec, event, last_seen)))
             return
         match event_of(event):
             case CellFinished() as finished:
-                self._emit(finished)
+                self.emit(finished)
             case other:
                 last_seen.note(other)
 
