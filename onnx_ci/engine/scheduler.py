@@ -27,7 +27,6 @@ from onnx_ci.engine.events import CellFinished, Waiting, WorkerReady, event_of
 from onnx_ci.engine.messages import Conditions, Job, WorkerKey
 from onnx_ci.engine.recipe_process import run_worker
 from onnx_ci.engine.recipes import Recipes
-from onnx_ci.engine.waiting import WaitingJobs
 from onnx_ci.environment.coverage import patches_of_coverage
 from onnx_ci.matrix.plan import CellSpec, CellTask, without_recipe
 from onnx_ci.processes.control_groups import usable_cores
@@ -120,7 +119,10 @@ class IsolatedEngine:
         self._given: dict[str, Recipe] = {}
         """The recipes that cells bring with them, by name."""
         self._workers: dict[WorkerKey, _Worker] = {}
-        self._waiting = WaitingJobs()
+        self._waiting: dict[str, Job] = {}
+        """The jobs that wait, by the ids of their cells."""
+        self._queues: dict[WorkerKey, dict[str, Job]] = {}
+        """The same by the workers that they need. None is empty."""
         self._finished: list[CellFinished] = []
         """Those that :meth:`events` has not yielded yet."""
 
@@ -154,7 +156,7 @@ class IsolatedEngine:
         """
         id = spec.cell.id
         is_running = any(id in worker.running for worker in self._workers.values())
-        if not is_running and self._waiting.get(id) is None:
+        if not is_running and id not in self._waiting:
             # Whether other cells of the recipe follow a cell that was not announced is unknown.
             self._add(spec, artifact, is_alone=artifact is not None or self._needs_own_process(spec))
         is_over = False
@@ -180,7 +182,17 @@ class IsolatedEngine:
         if isinstance(spec, CellTask):
             self._given[spec.recipe.name] = spec.recipe
         path = None if artifact is None else str(artifact.path)
-        self._waiting.add(Job(spec=without_recipe(spec), path=path, is_alone=is_alone))
+        job = Job(spec=without_recipe(spec), path=path, is_alone=is_alone)
+        self._waiting[job.id] = job
+        self._queues.setdefault(job.worker, {})[job.id] = job
+
+    def _take(self, job: Job) -> None:
+        """Let a job wait no longer."""
+        del self._waiting[job.id]
+        queue = self._queues[job.worker]
+        del queue[job.id]
+        if not queue:
+            del self._queues[job.worker]
 
     def _doing(self) -> list[str]:
         """What the processes are doing, in words."""
@@ -224,21 +236,28 @@ class IsolatedEngine:
         job = self._waiting.get(first)
         if job is not None and job.worker in self._workers and self._workers[job.worker].takes_job:
             return job
-        return self._waiting.first_of(key for key, worker in self._workers.items() if worker.takes_job)
+        return self._first(key for key, worker in self._workers.items() if worker.takes_job and key in self._queues)
 
     def _next_without_worker(self, first: str) -> Job | None:
         """The next job whose worker can be started: that of the cell ``first``, or else the first one."""
-        if self._waiting.first_without_worker() is None:
+        if self._workers.keys() >= self._queues.keys():
             return None
         for key, worker in list(self._workers.items()):
-            if worker.is_ready and not worker.running and not self._waiting.count(key):
-                self._stop_worker(key)
+            if worker.is_ready and not worker.running and key not in self._queues:
+                del self._workers[key]
+                self._recipes.processes.stop(key)
         # Each GPU runs one cell at a time, however many jobs run at once.
         busy_gpus = {worker.gpu for worker in self._workers.values() if worker.gpu is not None}
         job = self._waiting.get(first)
         if job is not None and job.worker not in self._workers and job.gpu not in busy_gpus:
             return job
-        return self._waiting.first_without_worker(busy_gpus=busy_gpus)
+        missing = (key for key in self._queues if key not in self._workers)
+        return self._first(key for key in missing if next(iter(self._queues[key].values())).gpu not in busy_gpus)
+
+    def _first(self, workers: Iterable[WorkerKey]) -> Job | None:
+        """The first job of the first of these workers for which any waits."""
+        key = next(iter(workers), None)
+        return None if key is None else next(iter(self._queues[key].values()))
 
     def _send_job(self, job: Job) -> None:
         """Send a job to its worker, which is ready."""
@@ -248,7 +267,7 @@ class IsolatedEngine:
         except OSError:
             worker.is_dead = True  # once its end is noticed, the job gets another
             return
-        self._waiting.remove(job.id)
+        self._take(job)
         worker.running[job.id] = job
         self._recipes.processes.extend(job.worker, worker.patience)
 
@@ -269,12 +288,11 @@ class IsolatedEngine:
         try:
             self._recipes.start(job.worker, name, work, job.limits, recipe=recipe, warm_up=warm_up)
         except OSError as error:
-            for waiting in self._waiting.of_worker(job.worker):
-                self._waiting.remove(waiting.id)
+            for waiting in [*self._queues[job.worker].values()]:
+                self._take(waiting)
                 self._finished.append(CellFinished(evidence=evidence_without_process(waiting.spec, error)))
         else:
             self._workers[job.worker] = _Worker(forks=forks, seconds=job.limits.seconds, gpu=job.gpu)
-            self._waiting.worker_started(job.worker)
 
     def _share(self, count: int) -> int:
         """How many threads each of so many things may use that run at once."""
@@ -283,19 +301,11 @@ class IsolatedEngine:
     def _threads(self) -> int:
         """The threads of a worker that is about to be started: it gets the cores of slots that nothing else can use."""
         # What can run beside its preparation: the cells of workers that are ready and fork, one thing for each other worker.
-        beside = self._waiting.workers
+        beside = len(self._queues)
         for key, worker in self._workers.items():
-            waiting = self._waiting.count(key)
+            waiting = len(self._queues.get(key, ()))
             beside += (len(worker.running) + waiting if worker.is_ready and worker.forks else 1) - bool(waiting)
         return self._share(beside)
-
-    def _stop_worker(self, key: WorkerKey) -> None:
-        self._forget_worker(key)
-        self._recipes.processes.stop(key)
-
-    def _forget_worker(self, key: WorkerKey) -> None:
-        del self._workers[key]
-        self._waiting.worker_ended(key)
 
     # --- what workers send
 
@@ -307,13 +317,14 @@ class IsolatedEngine:
         match news if isinstance(news, Death) else event_of(news):
             case Death() as death:
                 # Cells that have not begun get a new worker, unless their preparation ended this one.
-                unprepared = [] if worker.is_ready else self._waiting.of_worker(key)
+                unprepared = () if worker.is_ready else tuple(self._queues.get(key, {}).values())
+                for job in unprepared:
+                    self._take(job)
                 for job in (*worker.running.values(), *unprepared):
-                    self._waiting.remove(job.id)
                     is_worker = worker.is_ready and worker.forks
                     evidence = evidence_of_death(job.spec, death, worker.last_seen, is_worker=is_worker)
                     self._finished.append(CellFinished(evidence=evidence))
-                self._forget_worker(key)
+                del self._workers[key]
             case WorkerReady():
                 worker.is_ready, worker.last_seen = True, LastSeen()
                 self._recipes.processes.extend(key, worker.patience)
