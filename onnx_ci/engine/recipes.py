@@ -184,11 +184,16 @@ class Recipes:
         sources = {relative_source(path, self.settings.root): path for path in paths}
         for source, path in sources.items():
             self.processes.file(source, path)
-        cached = {source: scopes for source in sources if (scopes := self._cached(source)) is not None}
-        imported = self.processes.import_files({source: path for source, path in sources.items() if source not in cached})
+        outcomes = {source: outcome for source in sources if (outcome := self._cached(source)) is not None}
+        outcomes |= self.processes.import_files({source: path for source, path in sources.items() if source not in outcomes})
         new, problems = list[RecipeScope](), list[Problem]()
         for source, path in sources.items():
-            scopes, problems_of_file = (cached[source], ()) if source in cached else self._declared(source, imported[source])
+            match outcomes[source]:
+                case Death() as death:
+                    scopes, problems_of_file = tuple[RecipeScope](), (problem_of_death(source, death, self.settings.root),)
+                case FileImported(scopes=scopes, problems=problems_of_file, read_set=read_set):
+                    if self._cache is not None and read_set is not None and not problems_of_file:
+                        self._cache.keep_recipes(source, to_json(scopes), read_set)
             if scopes or problems_of_file:
                 self._sources.add(source)
             problems += problems_of_file
@@ -201,21 +206,12 @@ class Recipes:
                     problems.append(Problem(source=source, message=message, file=scope.file, line=scope.line))
         return new, problems
 
-    def _cached(self, source: str) -> tuple[RecipeScope, ...] | None:
-        """What the recipes of a file declare, if the cache knows that."""
+    def _cached(self, source: str) -> FileImported | Death | None:
+        """What the import of a file would say, if the cache knows that."""
         data = None if self._cache is None else self._cache.recipes(source)
         with contextlib.suppress(ValueError):  # the cache is data from outside
-            scopes: tuple[RecipeScope, ...] = from_json(tuple[RecipeScope, ...], data)
-            return scopes
+            return FileImported(scopes=from_json(tuple[RecipeScope, ...], data), problems=(), read_set=None)
         return None
-
-    def _declared(self, source: str, outcome: FileImported | Death) -> tuple[tuple[RecipeScope, ...], tuple[Problem, ...]]:
-        """What the recipes of a file declare that has been imported, and what is wrong with it."""
-        if isinstance(outcome, Death):
-            return (), (problem_of_death(source, outcome, self.settings.root),)
-        if self._cache is not None and outcome.read_set is not None and not outcome.problems:
-            self._cache.keep_recipes(source, to_json(outcome.scopes), outcome.read_set)
-        return outcome.scopes, outcome.problems
 
     # --- what is done with them
 

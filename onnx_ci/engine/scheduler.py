@@ -209,27 +209,19 @@ class IsolatedEngine:
 
     def _start_jobs(self, first: str) -> None:
         """Send jobs to workers, and start workers, as long as a slot is free; ``first`` is the awaited cell."""
-        while self._has_free_slot():
+        while sum(len(worker.running) + (not worker.is_ready) for worker in self._workers.values()) < self._jobs:
             ready = self._next_for_ready_worker(first)
             is_awaited = ready is not None and ready.id == first
             starting = None if is_awaited else self._next_without_worker(first)
-            if starting is not None and (ready is None or self._may_start_early()):
+            # A worker that is started although cells of others wait is prepared beside them, and not when nothing else is left
+            # to do. As each fills memory, there are never more of them than cells may run at once.
+            may_start_early = len(self._workers) < self._jobs and all(worker.is_ready for worker in self._workers.values())
+            if starting is not None and (ready is None or may_start_early):
                 self._start_worker(starting)
             elif ready is not None:
                 self._send_job(ready)
             else:
                 return
-
-    def _may_start_early(self) -> bool:
-        """Whether a worker may be started although cells of others wait, so that its preparation runs beside them.
-
-        Otherwise the last worker would be prepared when nothing else is left to do. As each fills memory, there are never more
-        of them than cells may run at once.
-        """
-        return len(self._workers) < self._jobs and all(worker.is_ready for worker in self._workers.values())
-
-    def _has_free_slot(self) -> bool:
-        return sum(len(worker.running) + (not worker.is_ready) for worker in self._workers.values()) < self._jobs
 
     def _next_for_ready_worker(self, first: str) -> Job | None:
         """The next job whose worker can take it: that of the cell ``first``, or else the first one."""

@@ -178,17 +178,13 @@ class Session:
         self._expected.update(dict.fromkeys(cell.id for cell in cells))
         if self._is_reporting:
             self.baselines.open(dict.fromkeys(cell.recipe for cell in cells))
-            self._begin_journal()
+        if self._is_reporting and self._journal is None and self.settings.report is not None:
+            self._journal = Journal(self.settings.report, revision=self._revision, environment=versions(), settings=self._shown)
+            entries: tuple[Problem | Exclusion, ...] = (*self._problems, *self._exclusions)
+            for entry in entries:
+                self._journal.add(entry, self._seconds)
         if self._journal is not None:
             self._journal.expect([cell.id for cell in cells])
-
-    def _begin_journal(self) -> None:
-        if self._journal is None and self.settings.report is not None:
-            self._journal = Journal(self.settings.report, revision=self._revision, environment=versions(), settings=self._shown)
-            for problem in self._problems:
-                self._journal.add(problem, self._seconds)
-            for exclusion in self._exclusions:
-                self._journal.add(exclusion, self._seconds)
 
     def add_problems(self, problems: Iterable[Problem]) -> None:
         """Add problems that kept recipes from becoming cells."""
@@ -351,26 +347,23 @@ class Session:
         return report
 
     def _conclude(self) -> RunReport:
-        if self._report is None:
-            self._report = self.report
-            if self._is_reporting and self._is_planned:  # a mistake before that leaves an earlier report alone
-                try:
-                    with contextlib.ExitStack() as last:  # even if a file cannot be written
-                        if self.baselines.is_recording:
-                            last.callback(self._record, self._report)
-                        self._write(self._report)
-                except ConfigurationError as error:
-                    raise UnwrittenError(str(error)) from error
-        return self._report
-
-    def _write(self, report: RunReport) -> None:
-        with contextlib.ExitStack() as last:  # each is written even if another one cannot be
-            for path, render in self._also_written.items():
-                last.callback(_write_rendering, report, path, render)
-            if self._journal is not None:  # it stays where the report cannot be written
-                last.callback(self._journal.close)
-            if self.settings.report is not None:
-                write_json(report, self.settings.report)
+        if self._report is not None:
+            return self._report
+        report = self._report = self.report
+        if self._is_reporting and self._is_planned:  # a mistake before that leaves an earlier report alone
+            try:
+                with contextlib.ExitStack() as last:  # each is written even if another one cannot be
+                    if self.baselines.is_recording:
+                        last.callback(self._record, report)
+                    for path, render in self._also_written.items():
+                        last.callback(_write_rendering, report, path, render)
+                    if self._journal is not None:  # it stays where the report cannot be written
+                        last.callback(self._journal.close)
+                    if self.settings.report is not None:
+                        write_json(report, self.settings.report)
+            except ConfigurationError as error:
+                raise UnwrittenError(str(error)) from error
+        return report
 
     def _record(self, report: RunReport) -> None:
         why_not = ["nothing is recorded because the run was interrupted"]
