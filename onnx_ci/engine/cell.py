@@ -334,7 +334,7 @@ def _digest(path: Path) -> str | None:
     return digest.hexdigest() if has_weights else None
 
 
-# --- what a cell fails of ----------------------------------------------------------------------------------------------
+# --- what ends a cell before its time ---------------------------------------------------------------------------------
 
 _USUAL_LIMIT = 1000
 """How many nested calls Python allows by default."""
