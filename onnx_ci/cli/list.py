@@ -19,7 +19,7 @@ from onnx_ci.engine.recipes import Recipes
 from onnx_ci.matrix.plan import CellSpec, cells_in_shard, with_recipe
 from onnx_ci.matrix.scope import CellChoice, choose_cells, has_tag, unselected_cells
 from onnx_ci.matrix.shards import Durations, partition, recorded_durations
-from onnx_ci.processes.limits import process_limits
+from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.results.records import Cell
@@ -78,7 +78,7 @@ def _inputs(recipes: Recipes, cells: Collection[Cell]) -> dict[tuple[str, str], 
             plans.setdefault((spec.cell.source, spec.cell.recipe), spec)
     inputs = {}
     works = {key: (key[1], functools.partial(_send_described, spec, settings)) for key, spec in plans.items()}
-    for key, event in recipes.run_all(works, process_limits(settings.timeout, settings.memory_limit)):
+    for key, event in recipes.run_all(works, Limits.of(settings)):
         inputs[key] = [f"unknown: building the model {event.message}"] if isinstance(event, Death) else event[LAST]
     return inputs
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from onnx_ci import plugins
 from onnx_ci.config.values import (
     BASELINE_LIMITS,
     BASELINE_MODES,
@@ -43,7 +44,6 @@ from onnx_ci.config.values import (
     pairs_over,
     some_of,
 )
-from onnx_ci.environment import plugins
 from onnx_ci.results.rules import RULES
 from onnx_ci.results.stages import SKIPPABLE_STAGES
 
@@ -452,14 +452,6 @@ class SettingsTable:
         default=None,
         metavar="PATH",
         help="Write the report as JUnit's XML, which CI systems show as tests: one for each cell.",
-    )
-    sarif: Path | None = option(
-        kind=PATH,
-        role=Role.FILES,
-        group=Group.OUTPUT,
-        default=None,
-        metavar="PATH",
-        help="Write what is wrong as SARIF, for code scanning.",
     )
     code_quality: Path | None = option(
         kind=PATH,

@@ -44,14 +44,11 @@ from onnx_ci.pipeline.run.runtime import Runtime
 from onnx_ci.pipeline.run.runtimes import make_runtime
 from onnx_ci.processes.capture import captured, timed
 from onnx_ci.processes.clock import CLOCK
+from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.results.records import CellEvidence, Finding, Severity, SkipCause
 from onnx_ci.results.rules import finding
 from onnx_ci.results.verdict import broken_rules, unexpected_rules
-
-_LEAST_SECONDS = 5.0
-"""How long a fault may be searched for in a cell that takes less time itself."""
-_MOST_OF_TIMEOUT = 1 / 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,13 +283,8 @@ class _Cell:
         return can_locate and bool(unexpected_rules(findings, allow=task.allow, expect=task.expectations))
 
     def _seconds_to_locate(self) -> float:
-        """How long a fault may be searched for: as long as all else took, less what the search has already taken.
-
-        The search must not end the cell, whose verdict is known by then: it gets a third of the cell's time limit at most.
-        """
-        spent, all_in_all = self.evidence.timings.get("locate", 0.0), sum(self.evidence.timings.values())
-        seconds = max(_LEAST_SECONDS, all_in_all - spent)
-        return min(seconds, self.task.timeout * _MOST_OF_TIMEOUT, self.task.timeout - all_in_all) - spent
+        spent = self.evidence.timings.get("locate", 0.0)
+        return Limits.of(self.task).seconds_for_search(sum(self.evidence.timings.values()) - spent, spent)
 
     @contextlib.contextmanager
     def _after_verdict(self, evidence: CellEvidence) -> Iterator[None]:

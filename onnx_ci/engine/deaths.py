@@ -9,9 +9,9 @@ from pathlib import Path
 
 from onnx_ci.collection.discovery import relative_source
 from onnx_ci.engine.events import Event, SearchEnded, SearchStarted, StageStarted
-from onnx_ci.environment.libraries import is_library_file
 from onnx_ci.errors import disk_error
 from onnx_ci.matrix.plan import CellSpec
+from onnx_ci.owners import Owner, owner_of
 from onnx_ci.processes.supervisor import Death
 from onnx_ci.results.records import CellEvidence, Problem, Severity
 from onnx_ci.results.rules import finding
@@ -85,7 +85,7 @@ def problem_of_death(source: str, death: Death, root: Path) -> Problem:
     """The problem of a recipe file whose import died, with the innermost line of the project if its stack is known."""
     message = f"cannot be imported: the process that tried {death.message}"
     for frame in _FRAME.finditer(death.log):
-        if Path(frame["file"]).is_relative_to(root) and not is_library_file(frame["file"]):
+        if Path(frame["file"]).is_relative_to(root) and owner_of(frame["file"]) is Owner.PROJECT:
             file, line = relative_source(Path(frame["file"]), root), int(frame["line"])
             return Problem(source=source, message=f"{message}, at {file}, line {line}", file=file, line=line)
     return Problem(source=source, message=message, file=None, line=None)

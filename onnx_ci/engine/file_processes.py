@@ -29,11 +29,10 @@ from onnx_ci.engine.recipe_process import (
     import_worker,
     serve_recipes,
 )
-from onnx_ci.environment.coverage import patches_of_coverage
-from onnx_ci.environment.torch_variables import set_torch_variables
+from onnx_ci.environment.this_process import patches_of_coverage, set_torch_variables
 from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.forked import ForkedProcesses
-from onnx_ci.processes.limits import ProcessLimits, default_jobs, process_limits
+from onnx_ci.processes.limits import Limits, default_jobs
 from onnx_ci.processes.run_in_child import processes_of
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Message, Processes
@@ -42,8 +41,6 @@ from onnx_ci.text import without_commands
 News = tuple[object, Message | Death]
 """The key of a process, and what it sends, or how it ended."""
 
-_LEAST_SECONDS, _MOST_SECONDS = 60.0, 1e6
-"""The limits of the time limit of an import: libraries can take long, and the system takes no larger number."""
 _MOST_FILES = 16
 """How many processes of recipe files may wait for something to do. Each keeps what its file has imported in memory. If there
 are more, the file of the oldest is imported again when it is needed."""
@@ -78,7 +75,7 @@ class _Start:
     file: _File
     name: str
     work: RecipeWork
-    limits: ProcessLimits
+    limits: Limits
 
 
 class FileProcesses:
@@ -157,24 +154,23 @@ class FileProcesses:
         return self._files.setdefault(source, _File(path=path, source=source))
 
     @property
-    def _seconds(self) -> float:
-        """How long an import may take."""
-        return min(max(self._settings.timeout, _LEAST_SECONDS), _MOST_SECONDS)
+    def _limits(self) -> Limits:
+        """What the import of a file may use."""
+        return Limits.of(self._settings).for_import()
 
     def _begin_import(self, file: _File) -> None:
         """Start the process of a file, or at first the one that it is forked from."""
         file.is_importing, file.imported, file.death = True, None, None
         self._make_room()
-        arguments = (file.path, self._settings, self._seconds, self._is_watched)
-        limits = process_limits(self._seconds, self._settings.memory_limit)
+        arguments = (file.path, self._settings, self._limits.seconds, self._is_watched)
         try:
             processes = self._processes
             if not isinstance(processes, ForkedProcesses):
                 work = functools.partial(import_and_wait, *arguments)
-                processes.start(file, work, limits, warm_up=import_worker, has_inbox=True)
+                processes.start(file, work, self._limits, warm_up=import_worker, has_inbox=True)
             elif self._are_imported:
                 work = functools.partial(serve_recipes, *arguments)
-                processes.start_from(_LIBRARIES, file, work, limits, can_fork=True)
+                processes.start_from(_LIBRARIES, file, work, self._limits, can_fork=True)
             elif self._libraries is None:
                 self._start_libraries(processes, libraries_of(self._announced, self._settings.root))
         except OSError as error:
@@ -182,7 +178,7 @@ class FileProcesses:
 
     def _start_libraries(self, processes: ForkedProcesses, libraries: Libraries) -> None:
         work = functools.partial(import_libraries, libraries, likely_exporters(self._announced, self._settings))
-        processes.start_python(_LIBRARIES, work, ProcessLimits(seconds=self._seconds))
+        processes.start_python(_LIBRARIES, work, Limits(seconds=self._limits.seconds))
         self._libraries = libraries
 
     def _make_room(self) -> None:
@@ -241,7 +237,7 @@ class FileProcesses:
 
     # --- work with recipes
 
-    def start(self, key: object, source: str, name: str, work: RecipeWork, limits: ProcessLimits) -> None:
+    def start(self, key: object, source: str, name: str, work: RecipeWork, limits: Limits) -> None:
         """Start a process that does something with a recipe of a file, once the file is imported.
 
         Args:
@@ -263,9 +259,7 @@ class FileProcesses:
         if not file.is_importing:
             self._begin_import(file)
 
-    def start_here(
-        self, key: object, work: Callable[..., None], limits: ProcessLimits, warm_up: Callable[[], object] | None
-    ) -> None:
+    def start_here(self, key: object, work: Callable[..., None], limits: Limits, warm_up: Callable[[], object] | None) -> None:
         """Start a process that does something with what this process has.
 
         Args:
@@ -294,7 +288,7 @@ class FileProcesses:
 
                 processes.post(key, message_of(WorkRequested(pickled=base64.b64encode(pickled(work)).decode())))
             else:
-                arguments = (file.path, self._settings, self._seconds, self._is_watched)
+                arguments = (file.path, self._settings, self._limits.seconds, self._is_watched)
                 again = functools.partial(import_and_do, *arguments, start.name, start.work)
                 processes.start(key, again, start.limits, warm_up=import_worker, has_inbox=True)
         except (ConnectionError, TimeoutError) as error:  # it has just ended, or something keeps it from answering

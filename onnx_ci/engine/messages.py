@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from onnx_ci.config.settings import Settings
 from onnx_ci.matrix.plan import CellSpec
-from onnx_ci.processes.limits import ProcessLimits, process_limits
+from onnx_ci.processes.limits import Limits
 
 if TYPE_CHECKING:
     from onnx_ci.pipeline.export.exporter import Artifact
@@ -59,9 +59,9 @@ class Job:
         return None if self.path is None else Artifact(path=Path(self.path))
 
     @property
-    def limits(self) -> ProcessLimits:
+    def limits(self) -> Limits:
         """What a process may use that runs the cell."""
-        return process_limits(self.spec.timeout, self.spec.memory_limit)
+        return Limits.of(self.spec)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,7 +64,7 @@ def import_libraries(
         server: forks this process for it.
     """
     import_worker()
-    from onnx_ci.pipeline.export.preload import import_quietly, preload
+    from onnx_ci.pipeline.export.handling import import_quietly, preload
 
     for exporter in exporters:
         preload(exporter)

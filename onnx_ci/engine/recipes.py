@@ -35,7 +35,7 @@ from onnx_ci.engine.file_processes import FileProcesses
 from onnx_ci.engine.recipe_process import RecipeWork
 from onnx_ci.matrix.plan import CellSpec, CellTask, Matrix, plan, with_recipe
 from onnx_ci.matrix.scope import RecipeScope, scope_of, unmatched
-from onnx_ci.processes.limits import ProcessLimits
+from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.run_in_child import messages_of, must_start
 from onnx_ci.processes.supervisor import LAST, Death, Message
 from onnx_ci.results.json_data import from_json, to_json
@@ -220,7 +220,7 @@ class Recipes:
         key: object,
         name: str,
         work: RecipeWork,
-        limits: ProcessLimits,
+        limits: Limits,
         *,
         recipe: Recipe | None = None,
         warm_up: Callable[[], object] | None = None,
@@ -245,7 +245,7 @@ class Recipes:
             self.processes.start_here(key, functools.partial(work, recipe), limits, warm_up)
 
     def run_all(
-        self, works: Mapping[_Key, tuple[str, RecipeWork]], limits: ProcessLimits, *, jobs: int = 1
+        self, works: Mapping[_Key, tuple[str, RecipeWork]], limits: Limits, *, jobs: int = 1
     ) -> Iterator[tuple[_Key, Message | Death]]:
         """Do something with recipes, each in a process of its own, and yield its messages or its death.
 

@@ -23,7 +23,7 @@ from onnx_ci.engine.events import CellFinished, Emit, StageStarted, WorkerReady,
 from onnx_ci.engine.messages import Conditions, Job
 from onnx_ci.engine.one_process import Engine
 from onnx_ci.matrix.plan import CellTask, with_recipe
-from onnx_ci.pipeline.export.preload import preload
+from onnx_ci.pipeline.export.handling import preload
 from onnx_ci.pipeline.model import devices
 from onnx_ci.processes.allocator import return_free_memory
 from onnx_ci.processes.capture import report_stages
