@@ -70,8 +70,8 @@ def repairs(name: str, recipe: onnx_ci.Recipe, exporter: str, opset: int) -> lis
     )
     with Recipes(settings) as recipes:
         recipes.add_object(Found(recipe, "tests/faults"))
-        (planned,) = recipes.plan().cells
-        search = Search(planned, recipes, settings)
+        (spec,) = recipes.plan().cells
+        search = Search(spec, recipes, settings)
         passing = [
             next((each for each in attempts if each.passes), None) for attempts in (search.settings(), search.rewrites(failed))
         ]

@@ -186,7 +186,7 @@ def _obsolete(settings: Settings, baselines: dict[str, Baseline]) -> dict[str, l
         raise ConfigurationError(
             "no recipe was found, so everything would be removed; if that is intended, remove the folder yourself"
         )
-    existing = {(planned.cell.recipe, Place.of(planned.cell)) for planned in plans}
+    existing = {(spec.cell.recipe, Place.of(spec.cell)) for spec in plans}
     obsolete = {}
     for recipe, recorded in sorted(baselines.items()):
         is_removed = recipe not in recipes.scopes

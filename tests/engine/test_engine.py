@@ -698,7 +698,7 @@ def run_with(runtime, tmp_path):
 
     settings = load_settings(tmp_path, flags={"opsets": "13"}, environment={})
     with Engine(runtimes=[runtime]) as engine:
-        (found,) = engine.run(plan([Found(net, "r.py")], settings).cells)
+        found = engine.run_cell(*plan([Found(net, "r.py")], settings).cells)
     return decide(found)
 
 

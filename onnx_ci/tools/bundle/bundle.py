@@ -75,11 +75,11 @@ RunAll = Callable[..., Iterator[tuple[str, Message | Death]]]
 """Calls functions with recipes, each in a process of its own: :meth:`onnx_ci.engine.recipes.Recipes.run_all`."""
 
 
-def write_bundle(planned: CellSpec, findings: Sequence[Finding], folder: Path, settings: Settings, run_all: RunAll) -> str:
+def write_bundle(spec: CellSpec, findings: Sequence[Finding], folder: Path, settings: Settings, run_all: RunAll) -> str:
     """Write a folder with a script, a file, data and the text of an issue, and return where to report it, in words.
 
     Args:
-        planned: the cell, which has failed.
+        spec: the cell, which has failed.
         findings: what is wrong with it.
         folder: created if it does not exist; files of other names are left alone.
         settings: the settings.
@@ -91,7 +91,7 @@ def write_bundle(planned: CellSpec, findings: Sequence[Finding], folder: Path, s
     """
     _reportable(findings)
     with scratch_folder() as scratch:
-        report = _reduce(planned, findings, scratch, settings, run_all)
+        report = _reduce(spec, findings, scratch, settings, run_all)
         printed = _run_script(scratch)
         _clean(scratch / FILE)
         script, has_file = (scratch / SCRIPT).read_text(), (scratch / FILE).is_file()
@@ -104,11 +104,11 @@ def write_bundle(planned: CellSpec, findings: Sequence[Finding], folder: Path, s
     return f"{report.expression} fails by itself: run {SCRIPT} in {folder}, and report {ISSUE} to {report.tracker}"
 
 
-def _reduce(planned: CellSpec, findings: Sequence[Finding], folder: Path, settings: Settings, run_all: RunAll) -> Report:
+def _reduce(spec: CellSpec, findings: Sequence[Finding], folder: Path, settings: Settings, run_all: RunAll) -> Report:
     """Write the script, the file and the data, in a process of its own."""
-    write = functools.partial(_write, planned, findings, folder, settings)
+    write = functools.partial(_write, spec, findings, folder, settings)
     sent: dict[str, str] = {}
-    for _, event in run_all({"bundle": (planned.cell.recipe, write)}, Limits.of(planned)):
+    for _, event in run_all({"bundle": (spec.cell.recipe, write)}, Limits.of(spec)):
         if isinstance(event, Death):
             raise NoBundleError(f"the process that makes the fault smaller {event.message}")
         sent = event[LAST]
@@ -118,11 +118,11 @@ def _reduce(planned: CellSpec, findings: Sequence[Finding], folder: Path, settin
     return report
 
 
-def reduced(planned: CellTask, findings: Sequence[Finding], path: Path) -> Reduced:
+def reduced(task: CellTask, findings: Sequence[Finding], path: Path) -> Reduced:
     """The smallest program that fails as a cell does, in this process.
 
     Args:
-        planned: the cell, which has failed.
+        task: the cell, which has failed.
         findings: what is wrong with it.
         path: where programs are exported to. In the end, it is the file of the smallest program, if that has one.
 
@@ -130,10 +130,10 @@ def reduced(planned: CellTask, findings: Sequence[Finding], path: Path) -> Reduc
         NoBundleError: there is none.
     """
     first = _reportable(findings)
-    if planned.cell.exporter not in OF_TORCH:
-        raise NoBundleError(f"the script would call torch.onnx.export, which is not the exporter {planned.cell.exporter!r}")
-    how = ExportCall(exporter=planned.cell.exporter, opset=planned.cell.opset)
-    prepared = prepare(planned)
+    if task.cell.exporter not in OF_TORCH:
+        raise NoBundleError(f"the script would call torch.onnx.export, which is not the exporter {task.cell.exporter!r}")
+    how = ExportCall(exporter=task.cell.exporter, opset=task.cell.opset)
+    prepared = prepare(task)
     fails = fails_like(first, how, path)
     places = [first.source, *(culprit.source for each in findings for culprit in each.culprits)]
     lines = [each for each in places if each is not None]
@@ -259,12 +259,10 @@ def _clean(path: Path) -> None:
 # --- in a process of its own
 
 
-def _write(
-    planned: CellSpec, findings: Sequence[Finding], folder: Path, settings: Settings, recipe: Recipe, send: Send
-) -> None:
+def _write(spec: CellSpec, findings: Sequence[Finding], folder: Path, settings: Settings, recipe: Recipe, send: Send) -> None:
     """Write the script, the file and the data."""
     try:
-        fault = reduced(with_recipe(planned, recipe, settings), findings, folder / FILE)
+        fault = reduced(with_recipe(spec, recipe, settings), findings, folder / FILE)
     except (NoBundleError, PrepareError) as error:
         send({LAST: {"problem": str(error)}})
         return

@@ -59,7 +59,7 @@ def fix(cell: str, write: bool, paths: tuple[Path, ...], **flags: str | None) ->
         sys.exit(exit_code([failed]))
     passing = []
     with subject.recipes as recipes:
-        search = Search(subject.planned, recipes, settings)
+        search = Search(subject.spec, recipes, settings)
         for attempts in (search.settings(failed), search.rewrites(failed)):
             for attempt in attempts:
                 words, status = one_line(attempt.remedy.words), attempt.result.status
@@ -86,7 +86,7 @@ def _judged(subject: NamedCell, settings: Settings) -> CellResult:
     from onnx_ci.engine.session import Session
 
     with Session(settings, subject.recipes, is_reporting=False) as session:
-        return session.judge(dataclasses.replace(subject.planned, expectations=()))
+        return session.judge(dataclasses.replace(subject.spec, expectations=()))
 
 
 def _write(texts: Mapping[str, str]) -> None:

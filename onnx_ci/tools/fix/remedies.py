@@ -42,11 +42,11 @@ class Remedy:
     texts: Mapping[str, str] = field(default_factory=dict)
     """The text of each changed file, by its absolute path."""
 
-    def cell(self, planned: CellSpec) -> CellSpec:
+    def cell(self, spec: CellSpec) -> CellSpec:
         """The changed cell, without the failures that the recipe expects of the other one."""
-        cell = planned.cell
+        cell = spec.cell
         exporter, opset = self.exporter or cell.exporter, self.opset or cell.opset
-        return replace(planned, cell=replace(cell, exporter=exporter, opset=opset), expectations=())
+        return replace(spec, cell=replace(cell, exporter=exporter, opset=opset), expectations=())
 
     def recipe(self, recipe: Recipe) -> Recipe:
         """The recipe with the changed options."""
@@ -63,15 +63,15 @@ class Remedy:
         return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
-def settings_remedies(planned: CellSpec, newest_opset: int, axes_of_one: Sequence[str] = ()) -> list[Remedy]:
+def settings_remedies(spec: CellSpec, newest_opset: int, axes_of_one: Sequence[str] = ()) -> list[Remedy]:
     """Other settings of the export, the least change first: an option of the exporter, other opsets, the other exporter.
 
     Args:
-        planned: the cell.
+        spec: the cell.
         newest_opset: the newest that can be judged here.
         axes_of_one: the dynamic axes along which the example has size 1, if that may be what is wrong.
     """
-    exporter, opset = planned.cell.exporter, planned.cell.opset
+    exporter, opset = spec.cell.exporter, spec.cell.opset
     remedies = {
         "torchscript": [Remedy(words="do_constant_folding=False", options={"do_constant_folding": False})],
         "dynamo": [Remedy(words="optimize=False", options={"optimize": False})],

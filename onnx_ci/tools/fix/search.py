@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_ci.config.settings import Settings
-from onnx_ci.engine.messages import result_of_dead_process
+from onnx_ci.engine.deaths import LastSeen, evidence_of_death
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.environment.packages import newest_opset
 from onnx_ci.matrix.plan import CellSpec
@@ -47,13 +47,13 @@ class Search:
     """Tries remedies with a failing cell, several at once, each in a process of its own.
 
     Args:
-        planned: the cell.
+        spec: the cell.
         recipes: where the processes are started.
         settings: the settings of the run.
     """
 
-    def __init__(self, planned: CellSpec, recipes: Recipes, settings: Settings) -> None:
-        self._planned, self._recipes, self._settings = planned, recipes, settings
+    def __init__(self, spec: CellSpec, recipes: Recipes, settings: Settings) -> None:
+        self._spec, self._recipes, self._settings = spec, recipes, settings
         self._jobs = settings.jobs or default_jobs(usable_cores())
         self._right_exporters: list[Remedy] = []
 
@@ -67,12 +67,12 @@ class Search:
         quick = dataclasses.replace(self._settings, skip_stages=skipped)
         attempts = []
         axes = dict.fromkeys(axis for each in failed.findings for axis in each.details.get(AXES_OF_ONE, ()))
-        for attempt in self._try_all(settings_remedies(self._planned, newest_opset(), [*axes]), quick):
+        for attempt in self._try_all(settings_remedies(self._spec, newest_opset(), [*axes]), quick):
             attempts.append(attempt)
             yield attempt
         self._right_exporters = [each.remedy for each in attempts if each.passes and each.remedy.exporter]
         opsets = {each.remedy.opset: each.passes for each in attempts if each.remedy.opset and each.remedy.exporter is None}
-        higher = {opset: passes for opset, passes in opsets.items() if opset > self._planned.cell.opset}
+        higher = {opset: passes for opset, passes in opsets.items() if opset > self._spec.cell.opset}
         passing = min((opset for opset, passes in higher.items() if passes), default=None)
         while passing is not None:
             failing = max((opset for opset, passes in higher.items() if not passes and opset < passing), default=passing - 1)
@@ -111,17 +111,17 @@ class Search:
     def _try_all(self, remedies: Sequence[Remedy], settings: Settings) -> Iterator[Attempt]:
         """The attempts, in the order of the remedies, each as soon as it and those before it are known."""
         # After a change of code, the model is prepared with and without it, and the file is judged against both.
-        limits = Limits.of(self._planned).times(2)
+        limits = Limits.of(self._spec).times(2)
         works = {
-            place: (self._planned.cell.recipe, functools.partial(try_remedy, remedy, self._planned, settings))
+            place: (self._spec.cell.recipe, functools.partial(try_remedy, remedy, self._spec, settings))
             for place, remedy in enumerate(remedies)
         }
         results: dict[int, CellResult] = {}
         shown = 0
         for place, event in self._recipes.run_all(works, limits, jobs=self._jobs):
-            cell = remedies[place].cell(self._planned)
+            cell = remedies[place].cell(self._spec)
             if isinstance(event, Death):
-                results[place] = decided(cell, result_of_dead_process(cell, event, ""), settings)
+                results[place] = decided(cell, evidence_of_death(cell, event, LastSeen()), settings)
             elif LAST in event:
                 results[place] = decided(cell, CellEvidence.from_json(event[LAST]), settings)
             while shown in results:

@@ -37,9 +37,9 @@ from onnx_ci.results.verdict import decide
 from onnx_ci.tools.fix.remedies import Remedy, text_of
 
 
-def try_remedy(remedy: Remedy, planned: CellSpec, settings: Settings, recipe: Recipe, send: Send) -> None:
+def try_remedy(remedy: Remedy, spec: CellSpec, settings: Settings, recipe: Recipe, send: Send) -> None:
     """The main function of the process: send the evidence about the changed cell."""
-    cell = with_recipe(remedy.cell(planned), remedy.recipe(recipe), settings)
+    cell = with_recipe(remedy.cell(spec), remedy.recipe(recipe), settings)
     if remedy.has_larger_example:
         try:
             prepared = Shared().prepared(cell, Weights.OWN, {})
@@ -103,9 +103,9 @@ def with_larger_example(recipe: Recipe, prepared: Prepared) -> Recipe:
     return replace(recipe, function=function)
 
 
-def decided(planned: CellSpec, evidence: CellEvidence, settings: Settings) -> CellResult:
+def decided(spec: CellSpec, evidence: CellEvidence, settings: Settings) -> CellResult:
     """The verdict on a changed cell, of which nothing is expected to fail."""
-    return decide(evidence, allow=planned.allow, strict=settings.strict, severities=planned.severities)
+    return decide(evidence, allow=spec.allow, strict=settings.strict, severities=spec.severities)
 
 
 def _untested(remedy: Remedy, untaken: Iterable[UntakenBranch]) -> Iterator[Finding]:

@@ -19,9 +19,10 @@ from onnx_ci.baseline.file import Baseline, Place, as_text, read
 from onnx_ci.baseline.folder import BaselineFolder, file_name
 from onnx_ci.config.settings import load_settings
 from onnx_ci.config.values import BASELINE_LIMITS
+from onnx_ci.engine.events import CellFinished
 from onnx_ci.engine.session import Session
 from onnx_ci.environment.versions import versions
-from onnx_ci.matrix.plan import plan_cell
+from onnx_ci.matrix.plan import task_of
 from onnx_ci.results.records import (
     CellEvidence,
     Severity,
@@ -416,11 +417,11 @@ class FakeEngine:
     def __init__(self, evidence):
         self.evidence = evidence
 
-    def expect(self, planned):
+    def expect(self, specs):
         pass
 
-    def run_cell(self, planned, artifact=None):
-        return self.evidence
+    def events(self, spec, artifact=None):
+        yield CellFinished(evidence=self.evidence)
 
     def close(self):
         pass
@@ -432,7 +433,7 @@ def run_session(project, monkeypatch, evidence, *, mode="check", **keywords):
     recipe = onnx_ci.recipe(name="net", **keywords)(lambda: None)
     chosen = settings(project, mode)
     with Session(chosen) as session:
-        return session.judge(plan_cell(evidence.cell, recipe, chosen))
+        return session.judge(task_of(evidence.cell, recipe, chosen))
 
 
 DRIFTS = finding("numeric-drift", "output 'y' is wrong")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from toolbox.cells import planned
+from toolbox.cells import task
 
 import onnx_ci
 from onnx_ci.pipeline.model.global_state import watched
@@ -34,7 +34,7 @@ def library(tmp_path, monkeypatch):
 
 
 def notes_on(build):
-    findings = prepare(planned(onnx_ci.recipe(name="net")(build))).findings
+    findings = prepare(task(onnx_ci.recipe(name="net")(build))).findings
     return [each.message for each in findings if each.rule == "global-state"]
 
 
@@ -114,5 +114,5 @@ def test_a_recipe_that_can_be_built_only_once_is_prepared(library, error):
             raise error("once")
         return torch.nn.Linear(2, 2), (torch.randn(3, 2),)
 
-    prepared = prepare(planned(onnx_ci.recipe(name="net")(once)))
+    prepared = prepare(task(onnx_ci.recipe(name="net")(once)))
     assert [each.rule for each in prepared.findings if "SET_BY_IMPORT" in each.message] == ["global-state"]
