@@ -207,6 +207,7 @@ def settings() -> str:
 def _setting(option: Option) -> str:
     value = "" if option.is_switch else f"={option.metavar}"
     spellings = f"`--{option.name}{value}` · pytest `--onnx-{option.name}{value}` · `{option.variable}`"
+    spellings = spellings if option.has_flag else "In `pyproject.toml` only"
     return f"### `{option.name}`\n\n{prose(option.help)}\n\n{spellings}\n\n"
 
 

@@ -45,8 +45,6 @@ class FileOptions(TypedDict, total=False):
     """The settings that affect any file that is judged."""
 
     max_drift: float | str
-    rtol: float | str
-    atol: float | str
     allow: Words
     inputs: Paths
     isolation: str
@@ -58,9 +56,6 @@ class VerifyOptions(FileOptions, total=False):
     """The settings that affect a single cell. Each takes the values that its flag or ``pyproject.toml`` takes."""
 
     runtimes: Words
-    operators: Words
-    max_ir_version: int | str
-    static: bool
     weights: str | Mapping[str, str]
     rules: Words | Mapping[str, Any]
     strict: bool

@@ -25,9 +25,7 @@ from onnx_ci.text import one_line
 @click.option(
     "--stage", metavar="NAME", help="The stage in the recipe's then= that made the file. Default: none, the exporter did."
 )
-@options_of(
-    "recipe-files", "packages", "runtimes", "weights", "max-drift", "rtol", "atol", "allow", "inputs", "report", "save-inputs"
-)
+@options_of("recipe-files", "packages", "runtimes", "weights", "max-drift", "allow", "inputs", "report", "save-inputs")
 @with_colour
 @with_exit_code
 def verify(

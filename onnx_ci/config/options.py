@@ -32,6 +32,8 @@ from onnx_ci.config.values import (
     PATH,
     PATHS,
     POSITIVE_NUMBER,
+    RECIPE_DEFAULTS,
+    RECIPE_KEYWORDS,
     RULE_SETTINGS,
     SHARD,
     SWITCH,
@@ -89,6 +91,8 @@ class Option:
     metavar: str
     """What help shows in the place of the value."""
     help: str
+    has_flag: bool
+    """Whether a flag, an environment variable and Python can set it; otherwise only ``[tool.onnx-ci]`` can."""
 
     @property
     def is_switch(self) -> bool:
@@ -118,12 +122,11 @@ def joined(values: Sequence[str]) -> str | None:
     return ",".join(values) if all(map(str.strip, values)) else ""
 
 
-def option(*, kind: Kind[Value], default: Default, role: Role, group: Group, help: str, metavar: str = "") -> Value | Default:
+def option(
+    *, kind: Kind[Value], default: Default, role: Role, group: Group, help: str, metavar: str = "", has_flag: bool = True
+) -> Value | Default:
     """A field of the table, with the attributes of :class:`Option`. A type checker compares the field's type with the kind."""
-    entry: Any = dataclasses.field(
-        metadata={"kind": kind, "default": default, "role": role, "group": group, "help": help, "metavar": metavar}
-    )
-    return entry  # type: ignore[no-any-return]
+    return dataclasses.field(metadata=dict(locals()))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,47 +249,14 @@ class SettingsTable:
         metavar="LIMIT",
         help="The largest drift that passes, in units of PyTorch's own rounding error. Default: 16.",
     )
-    rtol: float | None = option(
-        kind=NONNEGATIVE_NUMBER,
+    recipe_defaults: Mapping[str, Any] = option(
+        kind=RECIPE_DEFAULTS,
         role=Role.VERDICT,
         group=Group.PROOF,
-        default=None,
-        metavar="NUMBER",
-        help="Judge by |error| <= atol + rtol * |reference| instead of by drift; rtol and atol of a recipe take precedence. "
-        "Default: by drift.",
-    )
-    atol: float | None = option(
-        kind=NONNEGATIVE_NUMBER,
-        role=Role.VERDICT,
-        group=Group.PROOF,
-        default=None,
-        metavar="NUMBER",
-        help="See --rtol. Default: by drift.",
-    )
-    operators: tuple[str, ...] | None = option(
-        kind=WORDS,
-        role=Role.VERDICT,
-        group=Group.PROOF,
-        default=None,
-        metavar="LIST",
-        help="The operators that files may use, such as those of a runtime: Conv,Relu,com.microsoft.Gelu. A recipe's own list "
-        "takes precedence. Default: all.",
-    )
-    max_ir_version: int | None = option(
-        kind=COUNT,
-        role=Role.VERDICT,
-        group=Group.PROOF,
-        default=None,
-        metavar="N",
-        help="The newest version of ONNX's intermediate representation that files may have; that of a recipe takes precedence. "
-        "Default: any.",
-    )
-    static: bool = option(
-        kind=SWITCH,
-        role=Role.VERDICT,
-        group=Group.PROOF,
-        default=False,
-        help="Every shape in a file must be fixed, except where a recipe declares static=False. Default: shapes may vary.",
+        default=MappingProxyType({}),
+        has_flag=False,
+        help="Keywords of recipes, for every recipe that does not declare them, as a table: "
+        f"{', '.join(RECIPE_KEYWORDS)}. Default: none.",
     )
     allow: tuple[str, ...] = option(
         kind=some_of("rule", tuple(rule.id for rule in RULES.values() if rule.can_be_allowed)),
@@ -491,6 +461,9 @@ class SettingsTable:
 OPTIONS = tuple(Option(name=entry.name.replace("_", "-"), **entry.metadata) for entry in dataclasses.fields(SettingsTable))
 """Every setting, in the order of the table."""
 
+
+FLAGS = tuple(option for option in OPTIONS if option.has_flag)
+"""Those that a flag, an environment variable and Python can set."""
 
 OUTPUTS = tuple(option for option in OPTIONS if option.group is Group.OUTPUT)
 """The options that name what a run writes."""

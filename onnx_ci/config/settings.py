@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from onnx_ci.config.options import ENVIRONMENT_PREFIX, OPTIONS, Option, SettingsTable
+from onnx_ci.config.options import ENVIRONMENT_PREFIX, FLAGS, OPTIONS, Option, SettingsTable
 from onnx_ci.config.values import EVERY_RECIPE, RULE_SEVERITIES
 from onnx_ci.errors import ConfigurationError, did_you_mean
 from onnx_ci.results.files import check_replaceable
@@ -183,7 +183,7 @@ def _of_project_file(root: Path) -> Iterator[_Entry | SettingError]:
 
 
 def _of_environment(environment: Mapping[str, str]) -> Iterator[_Entry | SettingError]:
-    by_variable = {option.variable: option for option in OPTIONS}
+    by_variable = {option.variable: option for option in FLAGS}
     for variable, text in sorted(environment.items()):
         if not variable.startswith(ENVIRONMENT_PREFIX) or not text:
             continue
@@ -195,7 +195,7 @@ def _of_environment(environment: Mapping[str, str]) -> Iterator[_Entry | Setting
 
 
 def _of_flags(flags: Mapping[str, object], given_by: SettingSource) -> Iterator[_Entry]:
-    for option in OPTIONS:
+    for option in FLAGS:
         value = flags.get(option.field)
         if value is not None:
             yield _Entry(option, value, Origin(source=given_by, given_as=_flag(option, given_by)))

@@ -473,3 +473,32 @@ def pairs_over(defaults: Mapping[str, Value], kind: Kind[Value]) -> Kind[Mapping
         "additionalProperties": False,
     }
     return Kind(parse=parse, schema=schema, show=show)
+
+
+# --- keywords of recipes ------------------------------------------------------------------------------------------------
+
+RECIPE_KEYWORDS: Mapping[str, Kind[Any]] = MappingProxyType(
+    {"operators": WORDS, "max_ir_version": COUNT, "static": SWITCH, "rtol": NONNEGATIVE_NUMBER, "atol": NONNEGATIVE_NUMBER}
+)
+"""The keywords of ``@recipe`` that a project can declare for every recipe that does not."""
+
+
+def _recipe_defaults(value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"must be a table of keywords of recipes, not {value!r}")
+    for name in value:
+        if name not in RECIPE_KEYWORDS:
+            nearest = did_you_mean(str(name), RECIPE_KEYWORDS)
+            raise ValueError(f"has no keyword {name!r}{nearest}; the keywords are {', '.join(RECIPE_KEYWORDS)}")
+    return MappingProxyType({name: RECIPE_KEYWORDS[name].parse(item) for name, item in value.items()})
+
+
+RECIPE_DEFAULTS = Kind(
+    parse=_recipe_defaults,
+    schema={
+        "type": "object",
+        "properties": {name: kind.schema for name, kind in RECIPE_KEYWORDS.items()},
+        "additionalProperties": False,
+    },
+    show=lambda defaults: "; ".join(f"{name}={RECIPE_KEYWORDS[name].show(value)}" for name, value in defaults.items()),
+)

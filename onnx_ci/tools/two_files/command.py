@@ -23,7 +23,7 @@ from onnx_ci.text import count, one_line
 @click.option(
     "--size", "sizes", multiple=True, metavar="AXIS=N[,N…]", help="The sizes of a dynamic axis. Default: chosen. Repeatable."
 )
-@options_of("max-drift", "rtol", "atol", "allow", "inputs", "save-inputs", "isolation", "timeout", "memory-limit", paths=False)
+@options_of("max-drift", "allow", "inputs", "save-inputs", "isolation", "timeout", "memory-limit", paths=False)
 @with_colour
 @with_exit_code
 def compare(a: Path, b: Path, sizes: tuple[str, ...], **flags: str | None) -> NoReturn:

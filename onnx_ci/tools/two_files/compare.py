@@ -147,7 +147,7 @@ def _compared_files(
 
 def _compare_numbers(files: tuple[ComparedFile, ComparedFile], settings: Settings, sizes: Sizes, announce: Announce) -> Runs:
     """What the files compute. If only exact sums of int8 products make them agree, that is a warning."""
-    from onnx_ci.matrix.plan import DriftLimit
+    from onnx_ci.matrix.drift_limit import DriftLimit
     from onnx_ci.pipeline.compare.attribution import int8_overflow
     from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
     from onnx_ci.tools.two_files.runs import Request
@@ -157,7 +157,7 @@ def _compare_numbers(files: tuple[ComparedFile, ComparedFile], settings: Setting
     inputs = dict(_given_inputs(reference.signature.inputs, settings))
     if not inputs:
         _check_drawable(reference.signature.inputs, reference.name)
-    limit = DriftLimit(default=settings.max_drift, rtol=settings.rtol, atol=settings.atol)
+    limit = DriftLimit(default=settings.max_drift)
     request = Request(inputs=inputs, sizes=sizes, limit=limit, save_inputs=settings.save_inputs)
     usual = _run(files, OnnxRuntime(), request, announce)
     if not usual.errors or not any(has_int8_tensors(onnx.load(each.path, load_external_data=False)) for each in files):

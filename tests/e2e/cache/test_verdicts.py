@@ -216,7 +216,6 @@ def test_an_ignored_file_that_was_opened_counts_all_the_same(tiny):
 def test_settings_count_where_the_evidence_depends_on_them(tiny):
     tiny.run()
     assert tiny.asked(max_drift="32") == "max-drift 16 → 32"
-    assert tiny.asked(rtol="0.1") == "rtol none → 0.1"
     assert tiny.asked(weights="net=DEFAULT") == "weights none → DEFAULT"
     assert tiny.asked(allow="untaken-branch") == "allow untaken-branch none → true"
     for flags in (

@@ -35,7 +35,7 @@ import onnx_ci
 from onnx_ci.cli.main import main
 from onnx_ci.collection.keywords import KEYWORDS
 from onnx_ci.collection.recipe import declarations
-from onnx_ci.config.options import OPTIONS
+from onnx_ci.config.options import FLAGS, OPTIONS
 from onnx_ci.config.settings import load_settings
 from onnx_ci.environment.plugins import COMMANDS
 from onnx_ci.results.rules import RULES
@@ -361,7 +361,7 @@ def test_the_commands_in_sentences_have_options_that_exist(page, request):
 
 def check_command(words, example, root, request):
     given = parsed(words)
-    load_settings(root, flags={option.field: given[option.field] for option in OPTIONS if given.get(option.field)})
+    load_settings(root, flags={option.field: given[option.field] for option in FLAGS if given.get(option.field)})
 
 
 def parsed(words):
@@ -381,7 +381,7 @@ def command_of(words):
 def check_pytest(words, example, root, request):
     known, unknown = request.config._parser.parse_known_and_unknown_args(words)
     assert unknown == []
-    settings = {option.field: getattr(known, f"onnx_{option.field}", None) for option in OPTIONS}
+    settings = {option.field: getattr(known, f"onnx_{option.field}", None) for option in FLAGS}
     load_settings(root, flags={name: value for name, value in settings.items() if value})
 
 

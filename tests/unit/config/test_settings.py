@@ -6,7 +6,7 @@ import pytest
 from toolbox.option_values import right_values_of
 
 from onnx_ci import ConfigurationError
-from onnx_ci.config.options import OPTIONS
+from onnx_ci.config.options import FLAGS
 from onnx_ci.config.settings import check_writable, find_root, load_settings, read_settings
 from onnx_ci.results.records import Origin, SettingSource
 
@@ -44,9 +44,9 @@ def test_an_origin_says_how_the_front_end_writes_the_option(project, given_by, g
 
 
 def test_settings_are_shown_as_flags_that_give_them_again(project):
-    given = {option.field: option.kind.show(right_values_of(option)[0]) for option in OPTIONS}
+    given = {option.field: option.kind.show(right_values_of(option)[0]) for option in FLAGS}
     settings = load_settings(project.root, flags=given, environment={})
-    flags = {name.replace("-", "_"): setting.value for name, setting in settings.shown().items()}
+    flags = {option.field: settings.shown()[option.name].value for option in FLAGS}
     assert flags == given
     assert load_settings(project.root, flags=flags, environment={}) == settings
     assert settings.shown()["opsets"].origin == Origin(source=SettingSource.COMMAND_LINE, given_as="--opsets")
@@ -79,6 +79,9 @@ def test_settings_are_shown_as_flags_that_give_them_again(project):
         ('baseline-policy = "sizes=note"', "unknown name 'sizes'; use missing, signature,"),
         ('baseline-policy = "size"', "must be NAME=VALUE, not 'size'"),
         ('baseline-policy = { size = "notes" }', "must be error, note or ignore, not 'notes'; did you mean 'note'?"),
+        ("recipe-defaults = { max-ir-version = 8 }", "has no keyword 'max-ir-version'; did you mean 'max_ir_version'?"),
+        ('recipe-defaults = "static"', "must be a table of keywords of recipes, not 'static'"),
+        ("recipe-defaults = { static = 3 }", "must be true or false, not 3"),
         ("baseline-limits = { size = -1 }", "must be a number of at least 0, not -1"),
         ("baseline-limits = { size = true }", "must be a number of at least 0, not True"),
         (
@@ -194,6 +197,19 @@ def test_rules_have_severities_for_every_recipe_or_for_those_that_a_pattern_matc
         "resnet*:no-float64=ignore,resnet*:export-warning=note,resnet50:no-float64=error"
     )
     assert load_settings(project.root, flags={"rules": shown}, environment={}).rules == settings.rules
+
+
+def test_defaults_of_recipes_are_shown_and_only_the_project_file_has_them(project):
+    project.write(
+        "pyproject.toml", '[tool.onnx-ci.recipe-defaults]\noperators = ["Conv", "Relu"]\nstatic = true\natol = 1e-3\n'
+    )
+    shown = load_settings(project.root, environment={}).shown()["recipe-defaults"]
+    assert (shown.value, str(shown.origin)) == (
+        "operators=Conv,Relu; static=true; atol=0.001",
+        "[tool.onnx-ci] recipe-defaults",
+    )
+    with pytest.raises(ConfigurationError, match="ONNX_CI_RECIPE_DEFAULTS in the environment is not a setting"):
+        load_settings(project.root, environment={"ONNX_CI_RECIPE_DEFAULTS": "static=true"})
 
 
 def test_a_mistake_in_the_table_of_rules_has_its_line(project):
