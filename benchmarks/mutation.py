@@ -606,7 +606,7 @@ def study(name: str, options: argparse.Namespace) -> None:
     recipe = mixed()[name]
     cell = Cell(source="benchmarks", recipe=name, exporter=default_exporter(options.opset), opset=options.opset, device="cpu")
     planned = plan_cell(
-        cell, recipe, load_settings(find_root(Path.cwd()), flags={"max_drift": options.max_drift, "skip_stages": ("locate",)})
+        cell, recipe, load_settings(find_root(Path.cwd()), flags={"max_drift": options.max_drift, "locate": False})
     )
     planter = Planter()
     with Engine() as engine, mock.patch.object(cell_module, "export", planter):

@@ -32,7 +32,6 @@ from onnx_ci.report.written import written_files
 from onnx_ci.results.files import write_json
 from onnx_ci.results.records import Cell, CellResult, SettingSource
 from onnx_ci.results.run_report import RunReport
-from onnx_ci.results.stages import SKIPPABLE_STAGES
 
 Words = str | Iterable[str]
 """A list of words, or a string of words separated by commas."""
@@ -45,7 +44,7 @@ class FileOptions(TypedDict, total=False):
     """The settings that affect any file that is judged."""
 
     max_drift: float | str
-    allow: Words
+    rules: Words | Mapping[str, Any]
     inputs: Paths
     isolation: str
     timeout: float | str
@@ -57,13 +56,12 @@ class VerifyOptions(FileOptions, total=False):
 
     runtimes: Words
     weights: str | Mapping[str, str]
-    rules: Words | Mapping[str, Any]
     strict: bool
-    skip_stages: Words
+    effort: str
+    locate: bool
     jobs: int
     baseline: str
     baseline_folder: str | Path
-    baseline_policy: str | Mapping[str, str]
     baseline_limits: str | Mapping[str, float]
 
 
@@ -140,7 +138,7 @@ def export(
     settings = settings_of({}, ())
     scope = scope_of(_found(recipe, settings), settings)
     planned = plan_cell(_cell(scope, opset, exporter, device), recipe, settings)
-    planned = dataclasses.replace(planned, skip_stages=SKIPPABLE_STAGES)
+    planned = dataclasses.replace(planned, is_quick=True)
     with contextlib.ExitStack() as after_failure:
         if path is None:
             folder = tempfile.mkdtemp(prefix="onnx-ci-")

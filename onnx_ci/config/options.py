@@ -16,25 +16,24 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from onnx_ci.config.rule_severities import RULE_SEVERITIES, RuleSeverity
 from onnx_ci.config.values import (
     BASELINE_LIMITS,
     BASELINE_MODES,
-    BASELINE_POLICY,
-    BASELINE_SEVERITIES,
     COUNT,
     DEFAULT_ISOLATION,
     DEVICES,
+    EFFORTS,
     FOLDER_OR_OFF,
     ISOLATION,
+    LIMITS,
     MEMORY_SIZE,
-    NONNEGATIVE_NUMBER,
     OPSETS,
     PATH,
     PATHS,
     POSITIVE_NUMBER,
     RECIPE_DEFAULTS,
     RECIPE_KEYWORDS,
-    RULE_SETTINGS,
     SHARD,
     SWITCH,
     WEIGHTS,
@@ -42,12 +41,10 @@ from onnx_ci.config.values import (
     Kind,
     Shard,
     one_of,
-    pairs_over,
     some_of,
 )
 from onnx_ci.environment import plugins
-from onnx_ci.results.rules import RULES
-from onnx_ci.results.stages import SKIPPABLE_STAGES
+from onnx_ci.results.rules import BASELINE_CHANGES
 
 ENVIRONMENT_PREFIX = "ONNX_CI_"
 
@@ -72,7 +69,6 @@ class Group(enum.Enum):
 
     WHAT = "What runs"
     PROOF = "Proof"
-    STAGES = "Stages"
     BASELINE = "Baseline"
     OUTPUT = "Output"
     MACHINE = "Machine"
@@ -97,7 +93,7 @@ class Option:
     @property
     def is_switch(self) -> bool:
         """Whether its flag takes no value; the flag itself means ``true``."""
-        return self.kind is SWITCH
+        return self.kind is SWITCH and not self.default
 
     @property
     def is_list(self) -> bool:
@@ -258,38 +254,40 @@ class SettingsTable:
         help="Keywords of recipes, for every recipe that does not declare them, as a table: "
         f"{', '.join(RECIPE_KEYWORDS)}. Default: none.",
     )
-    allow: tuple[str, ...] = option(
-        kind=some_of("rule", tuple(rule.id for rule in RULES.values() if rule.can_be_allowed)),
+    rules: tuple[RuleSeverity, ...] = option(
+        kind=RULE_SEVERITIES,
         role=Role.VERDICT,
         group=Group.PROOF,
         default=(),
-        metavar="RULES",
-        help="Rules that are reported without failing the cell, besides those that each recipe allows. Default: none.",
-    )
-    rules: Mapping[str, Mapping[str, str]] = option(
-        kind=RULE_SETTINGS,
-        role=Role.VERDICT,
-        group=Group.PROOF,
-        default=MappingProxyType({}),
         metavar="RULE=SEVERITY",
         help="The severity of rules: error, note or ignore, for every recipe or for those that a pattern matches: "
-        "absolute-path=ignore,resnet*:export-warning=error. Default: that of each rule, as onnx-ci rules lists it.",
+        "absolute-path=ignore,resnet*:export-warning=error. Changes since the baseline have one, too: "
+        f"{', '.join(f'baseline-{change}' for change in BASELINE_CHANGES)}. Default: that of each, as onnx-ci why lists it.",
     )
     strict: bool = option(
         kind=SWITCH,
         role=Role.VERDICT,
         group=Group.PROOF,
         default=False,
-        help="Warnings and notes fail their cells, except those that allow, rules or baseline-policy make notes. Default: they "
-        "are shown, and the cells pass.",
+        help="Warnings and notes fail their cells, except those whose severity is declared. Default: they are shown, "
+        "and the cells pass.",
     )
-    skip_stages: tuple[str, ...] = option(
-        kind=some_of("stage", SKIPPABLE_STAGES),
+    effort: str = option(
+        kind=one_of(EFFORTS),
         role=Role.VERDICT,
-        group=Group.STAGES,
-        default=(),
-        metavar="STAGES",
-        help="Stages to skip, to save time at the cost of coverage: " + ", ".join(SKIPPABLE_STAGES) + ". Default: none.",
+        group=Group.PROOF,
+        default="full",
+        metavar="EFFORT",
+        help="quick: check the file and compare it on the example and on given inputs, to save time at the cost of coverage; "
+        "no other values, sizes, steps and branches are tried, and no side effects are looked for. Default: full.",
+    )
+    locate: bool = option(
+        kind=SWITCH,
+        role=Role.VERDICT,
+        group=Group.PROOF,
+        default=True,
+        metavar="true|false",
+        help="Whether the line at which a failure begins is searched for. Default: true.",
     )
     inputs: tuple[str, ...] = option(
         kind=PATHS,
@@ -378,18 +376,8 @@ class SettingsTable:
         metavar="DIR",
         help="Where baselines are stored, to be committed; relative to the project's root. Default: onnx-baselines.",
     )
-    baseline_policy: Mapping[str, str] = option(
-        kind=pairs_over(BASELINE_POLICY, one_of(BASELINE_SEVERITIES)),
-        role=Role.BASELINE,
-        group=Group.BASELINE,
-        default=BASELINE_POLICY,
-        metavar="KIND=SEVERITY",
-        help=f"The severity of a difference from the baseline: {', '.join(BASELINE_SEVERITIES)}; such as "
-        f"size=note,operators=ignore. Kinds: {', '.join(BASELINE_POLICY)}. Default: error, and note for observability and "
-        "versions.",
-    )
     baseline_limits: Mapping[str, float] = option(
-        kind=pairs_over(BASELINE_LIMITS, NONNEGATIVE_NUMBER),
+        kind=LIMITS,
         role=Role.BASELINE,
         group=Group.BASELINE,
         default=BASELINE_LIMITS,

@@ -18,7 +18,8 @@ from types import MappingProxyType
 from typing import Any
 
 from onnx_ci.config.options import ENVIRONMENT_PREFIX, FLAGS, OPTIONS, Option, SettingsTable
-from onnx_ci.config.values import EVERY_RECIPE, RULE_SEVERITIES
+from onnx_ci.config.rule_severities import SEVERITIES
+from onnx_ci.config.values import EVERY_RECIPE
 from onnx_ci.errors import ConfigurationError, did_you_mean
 from onnx_ci.results.files import check_replaceable
 from onnx_ci.results.journal import journal_of
@@ -48,11 +49,7 @@ class Settings(SettingsTable):
 
     def severities_for(self, recipe: str) -> dict[str, Severity | None]:
         """The severities that the settings give to rules for ``recipe``. If several patterns match, the last one counts."""
-        severities: dict[str, Severity | None] = {}
-        for pattern, words in self.rules.items():
-            if fnmatch.fnmatchcase(recipe, pattern):
-                severities |= {rule: RULE_SEVERITIES[word] for rule, word in words.items()}
-        return severities
+        return {each.rule: SEVERITIES[each.severity] for each in self.rules if fnmatch.fnmatchcase(recipe, each.recipes)}
 
     def with_absolute_files(self) -> Settings:
         """The same settings with absolute paths for what is written: a recipe may change the current directory."""

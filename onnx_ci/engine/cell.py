@@ -211,7 +211,7 @@ def _judge_exports(planned: CellTask, context: CellContext, evidence: Evidence) 
 
 def _weights(planned: CellTask) -> Weights:
     """With which weights a model is exported first; a baseline is recorded with these."""
-    if "probe-weights" in planned.skip_stages or planned.is_trained:
+    if planned.is_trained:
         return Weights.OWN
     return Weights.PROBE_UNLESS_LOADED if planned.is_trained is None else Weights.PROBE
 
@@ -250,8 +250,6 @@ def _recipes_to_export(
 
 def _hides_modules(planned: CellTask, prepared: Prepared) -> bool:
     """Whether the model has trained weights with which some modules do not show, and probe weights may show them."""
-    if "probe-weights" in planned.skip_stages:
-        return False
     is_trained = bool(prepared.pristine.loaded_with) if planned.is_trained is None else planned.is_trained
     return is_trained and prepared.hides_modules
 
@@ -454,7 +452,7 @@ def _searching(context: CellContext, known: CellEvidence | None, timings: dict[s
 
 def _is_to_be_located(planned: CellTask, findings: Sequence[Finding]) -> bool:
     """Whether a fault is searched for: one that is not expected, in a single file, on the CPU."""
-    can_locate = planned.cell.gpu is None and "locate" not in planned.skip_stages and planned.recipe.run_files is None
+    can_locate = planned.cell.gpu is None and planned.locates and planned.recipe.run_files is None
     return can_locate and bool(unexpected_rules(findings, allow=planned.allow, expect=planned.expectations))
 
 

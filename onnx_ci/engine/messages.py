@@ -104,7 +104,7 @@ def not_started(job: Job, error: OSError) -> CellEvidence:
     return CellEvidence(cell=job.planned.cell, findings=(broken,))
 
 
-_NO_SEARCH = "To leave the search out: --skip-stages=locate."
+_NO_SEARCH = "To leave the search out: --locate=false."
 
 
 def result_of_dead_process(

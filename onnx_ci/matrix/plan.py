@@ -83,8 +83,10 @@ class CellTask(CellSpec):
     runtimes: tuple[str, ...]
     weights: str | None
     """The trained weights that the settings specify for the recipe; passed to its function."""
-    skip_stages: tuple[str, ...]
-    """Which of :data:`~onnx_ci.results.stages.SKIPPABLE_STAGES` are skipped."""
+    is_quick: bool
+    """Whether the file is compared on the example and on given inputs alone."""
+    locates: bool
+    """Whether the line at which a failure begins is searched for."""
     inputs: tuple[InputFiles, ...]
     """The files with inputs that the recipe and the settings name."""
     requirements: Requirements
@@ -145,7 +147,7 @@ def plan_of(cell: Cell, scope: RecipeScope, settings: Settings) -> CellSpec:
     folder = settings.root if settings.origins["inputs"].source is SettingSource.PROJECT_FILE else working_directory()
     return CellSpec(
         cell=cell,
-        allow=tuple(dict.fromkeys((*scope.allow, *settings.allow))),
+        allow=scope.allow,
         expectations=scope.expectations(cell),
         severities=settings.severities_for(scope.name),
         is_trained=None if weights is None else weights == "trained",
@@ -168,7 +170,8 @@ def with_recipe(planned: CellSpec, recipe: Recipe, settings: Settings) -> CellTa
         requirements=_requirements(planned.cell, recipe, settings),
         runtimes=runtimes_of(recipe, settings),
         weights=settings.weights_for(recipe.name),
-        skip_stages=settings.skip_stages,
+        is_quick=settings.effort == "quick",
+        locates=settings.locate,
     )
 
 

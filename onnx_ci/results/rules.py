@@ -415,6 +415,14 @@ _CATALOGUE = (
 
 RULES = {rule.id: rule for rule in _CATALOGUE}
 
+BASELINE_CHANGES: Mapping[str, Severity] = {
+    **dict.fromkeys(
+        ("missing", "signature", "format", "operators", "size", "output-drift", "values", "weights", "inputs"), Severity.ERROR
+    ),
+    **dict.fromkeys(("observability", "versions"), Severity.NOTE),
+}
+"""The kinds of change since a baseline, each with its severity. The project can give another one to ``baseline-KIND``."""
+
 DEATHS = frozenset({"crash", "timeout", "out-of-memory"})
 """The rules of cells whose process died, which depend on the state of the machine as much as on the export."""
 

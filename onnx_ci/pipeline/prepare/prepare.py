@@ -397,7 +397,7 @@ def _sketch_of_weights(model: torch.nn.Module) -> TensorSketch:
 def _side_effects(copies: Copies, first: _FirstRun, planned: CellTask, timings: dict[str, float]) -> SideEffects:
     """What runs of the model change. If nothing, all further runs share one copy."""
     recipe = planned.recipe
-    if "side-effects" in planned.skip_stages or recipe.nondeterministic:
+    if planned.is_quick or recipe.nondeterministic:
         return SideEffects()
     with timed("side-effects", timings):
         effects = find_side_effects(copies, first.outputs, first.example.inputs, training=recipe.training)
@@ -426,7 +426,7 @@ def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, planned: Cel
     Raises:
         PrepareError: given inputs cannot be used.
     """
-    recipe, axes, skipped = planned.recipe, first.axes, planned.skip_stages
+    recipe, axes = planned.recipe, first.axes
     with timed("probes", timings):
         prober = (RandomProber if recipe.nondeterministic else ModelProber)(copies, first.example)
         names = names_in_model(copies.pristine)
@@ -438,26 +438,26 @@ def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, planned: Cel
         finder = BranchFinder(observer, on_example, prober, axes.inputs, sequences.following, domains)
         beginning = (prober.example, *_given_probes(planned, prober, first.input_names, axes.labels))
         special: Sequence[Variation] = ()
-        if "special-inputs" not in skipped:
+        if not planned.is_quick:
             special = [*variations(example, domains, constants_of(copies.pristine.model), uses)]
-        can_use_rows = effects.can_share and "branches" not in skipped and not recipe.feedback and not finder.decides_by_values
+        can_use_rows = effects.can_share and not recipe.feedback and not finder.decides_by_values
         of_call = call_probes(
             prober,
             axes.inputs,
             sequences.following,
             domains,
             special,
-            skip_stages=skipped,
+            is_quick=planned.is_quick,
             can_use_rows=can_use_rows,
         )
         probes = (*beginning, *of_call.probes)
         kept_sizes = [*find_kept_sizes(copies, of_call.resized.probes)] if effects.can_share else []
         of_steps: Sequence[Finding] = ()
-        if recipe.feedback and "steps" not in skipped:
+        if recipe.feedback and not planned.is_quick:
             steps, of_steps = sequences.probes(probes)
             probes += tuple(steps)
     branches = Branches()
-    if "branches" not in skipped:
+    if not planned.is_quick:
         with timed("branches", timings):
             # A recipe that allows the rule states that no input takes the other side.
             branches = finder.find(probes, search="untaken-branch" not in planned.allow)
@@ -467,7 +467,7 @@ def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, planned: Cel
         *of_steps,
         *axis_findings(of_call.resized, probes, axes, prober.rejections),
         *reference_findings(planned.max_drift, probes, functools.cache(lambda: lines_that_draw(copies.fresh()))),
-        *(() if "sizes" in skipped else output_size_findings(recipe, of_call.resized, probes, axes)),
+        *(() if planned.is_quick else output_size_findings(recipe, of_call.resized, probes, axes)),
     )
 
     def separated() -> tuple[Probe, ...]:
@@ -528,7 +528,7 @@ def _observability(
         planned: the cell.
         timings: the seconds are added to it.
     """
-    if "observability" in planned.skip_stages or planned.recipe.nondeterministic:
+    if planned.is_quick or planned.recipe.nondeterministic:
         return None, []
     example = probes[0]
     limits = _largest_drifts(planned, example.reference.own)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from onnx_ci.config.settings import Settings, check_writable
+from onnx_ci.config.values import EVERY_RECIPE
 from onnx_ci.errors import (
     ConfigurationError,
     EnvironmentLacksError,
@@ -77,11 +78,11 @@ def compare_files(first: Path, second: Path, settings: Settings, *, sizes: Sizes
             raise _KINDS[event[LAST]["code"]](event[LAST]["error"])
         else:
             result = from_json(FileComparison, event[LAST])
-    return result.allowing(settings.allow)
+    return result.with_severities(settings.severities_for(EVERY_RECIPE))
 
 
 _REMEDIES = {
-    "crash": "A runtime crashes on one of the files: onnx-ci check says which of them it can load.",
+    "crash": "A runtime crashes on one of the files: onnx-ci verify says which of them it can load.",
     "timeout": "Allow more time (--timeout=SECONDS), or choose smaller sizes: --size.",
     "out-of-memory": "Allow more memory (--memory-limit), or choose smaller sizes: --size.",
 }

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from onnx_ci.results.records import Finding, OutputDrift, Status, worst_of
-from onnx_ci.results.verdict import broken_rules, deduplicated, with_allowed
+from onnx_ci.results.verdict import Severities, broken_rules, with_severities
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +35,6 @@ class FileComparison:
         """The output with the largest drift relative to its limit; ``None`` if no numbers were compared."""
         return worst_of(self.outputs)
 
-    def allowing(self, rules: Collection[str]) -> FileComparison:
-        """The same result, each fault once, with findings of ``rules`` as notes."""
-        return replace(self, findings=tuple(deduplicated(with_allowed(self.findings, rules))))
+    def with_severities(self, severities: Severities) -> FileComparison:
+        """The same result, each fault once, with the severities that a project gives to rules."""
+        return replace(self, findings=tuple(with_severities(self.findings, severities)))

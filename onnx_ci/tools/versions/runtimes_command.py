@@ -55,7 +55,7 @@ def runtimes(since: str, paths: tuple[Path, ...], **flags: str | None) -> NoRetu
     from packaging.version import InvalidVersion, Version
 
     from onnx_ci.tools.versions.overlay import NONE
-    from onnx_ci.tools.versions.runs import flags_of, reported, without_locating
+    from onnx_ci.tools.versions.runs import flags_of, reported
     from onnx_ci.tools.versions.runtimes import releases, support_of
 
     settings = settings_from(flags)
@@ -69,7 +69,7 @@ def runtimes(since: str, paths: tuple[Path, ...], **flags: str | None) -> NoRetu
     if not versions:
         raise ConfigurationError(f"--since={since}: no release from there on is older than the installed {installed}")
     names = ["onnxruntime", *(f"onnxruntime@{version}" for version in versions)]
-    fixed = {"runtimes": ",".join(names), "devices": "cpu", "skip_stages": without_locating(settings)}
+    fixed = {"runtimes": ",".join(names), "devices": "cpu", "locate": "false"}
     report = reported(NONE, [*flags_of({**flags, **fixed}), *map(str, paths)], settings)
     supports = {result.cell: support_of(result, versions, installed) for result in report.cells}
 

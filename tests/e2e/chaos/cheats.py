@@ -211,7 +211,7 @@ CHEATS = [
     ),
     Cheat(name="audit_exit", body="sys.addaudithook(lambda event, _: os._exit(0) if event == 'open' else None)"),
     _harmless("switches", "sys.setswitchinterval(10)"),
-    _harmless("arguments", "sys.argv[:] = ['onnx-ci', '--allow=baked-value']"),
+    _harmless("arguments", "sys.argv[:] = ['onnx-ci', '--rules=baked-value=note']"),
     # The surroundings.
     _harmless("directory", "os.chdir(tempfile.gettempdir())"),
     Cheat(name="directory_gone", body="folder = tempfile.mkdtemp()\nos.chdir(folder)\nos.rmdir(folder)"),

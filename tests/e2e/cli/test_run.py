@@ -445,8 +445,8 @@ def test_a_project_decides_what_a_rule_means_and_a_flag_does_so_without_running_
     noted, failed = ("passed", ["note"]), ("failed", ["error"])
     assert decided() == (0, [noted, noted])
     assert decided("--strict", cached=True) == (1, [failed, failed])
-    assert decided("--strict", rules="[tool.onnx-ci.rules.also]\nnote = ['absolute-path']") == (1, [failed, noted])
-    rules = "[tool.onnx-ci.rules]\nignore = ['absolute-path']\n[tool.onnx-ci.rules.'al*']\nerror = ['absolute-path']"
+    assert decided("--strict", rules="[tool.onnx-ci.rules.also]\nabsolute-path = 'note'") == (1, [failed, noted])
+    rules = "[tool.onnx-ci.rules]\nabsolute-path = 'ignore'\n[tool.onnx-ci.rules.'al*']\nabsolute-path = 'error'"
     assert decided(rules=rules) == (1, [("passed", []), failed])
 
 

@@ -104,11 +104,6 @@ def test_what_the_file_that_ships_must_be_can_be_declared_for_every_recipe(proje
     assert planned(project.root, own).requirements == Requirements(operators=("Relu",), max_ir_version=10)
 
 
-def test_recipe_and_settings_allow_rules_together(tmp_path):
-    cell = planned(tmp_path, {"allow": "static-axis"}, allow="foreign-domain,static-axis")
-    assert cell.allow == ("static-axis", "foreign-domain")
-
-
 def test_the_cells_of_stages_follow_that_of_the_export(tmp_path):
     then = {"then": ["onnxslim", "float16"]}
     expected = [f"opset{n}-cpu{stage}" for n in (9, 10) for stage in ("", "+onnxslim", "+float16")]

@@ -12,14 +12,13 @@ from toolbox.cells import recipe_of, rules, run_one
 import onnx_ci
 from onnx_ci import Status
 
-WEIGHTS_ONLY = "side-effects,fresh-inputs,sizes,special-inputs,observability,locate"
 both = pytest.mark.parametrize(("exporter", "opset"), [("torchscript", 17), ("dynamo", 18)])
 NAMES = {"input_names": ["x"], "output_names": ["y"]}
 
 
 def cells(function, exporter, opset, args=None, **keywords):
     recipe = recipe_of(function, *(args or (torch.randn(3, 4),)), **{**NAMES, **keywords})
-    options = {"opsets": opset, "exporters": exporter, "isolation": "none", "skip_stages": WEIGHTS_ONLY}
+    options = {"opsets": opset, "exporters": exporter, "isolation": "none", "effort": "quick", "locate": False}
     return onnx_ci.run([recipe], **options).cells
 
 
@@ -176,7 +175,9 @@ def placed(exporter, opset, function=linear, **keywords):
     recipe = onnx_ci.recipe(name="net", **NAMES, **keywords)(function)
     return [
         set(rules(cell))
-        for cell in onnx_ci.run([recipe], opsets=opset, exporters=exporter, isolation="none", skip_stages=WEIGHTS_ONLY).cells
+        for cell in onnx_ci.run(
+            [recipe], opsets=opset, exporters=exporter, isolation="none", effort="quick", locate=False
+        ).cells
     ]
 
 
