@@ -73,7 +73,7 @@ def why(
         sys.exit(ExitCode.PASSED)
     if not (set(":./") & set(target) or Path(target).exists()) and (nearest := did_you_mean(target, RULES)):
         raise ConfigurationError(f"there is no rule {target!r}{nearest}, and no such file")
-    settings = settings_from(flags | {"cache": OFF})
+    settings = settings_from(flags | {"cache": OFF, "locate": "true"})
     subject = cell_or_file(target, settings, paths)
     if isinstance(subject, NamedCell):
         result = _judge(subject, None, settings)

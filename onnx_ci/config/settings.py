@@ -243,6 +243,18 @@ def _line_of(key: str, text: str, table: str = "onnx-ci") -> int:
     return next((number for number in range(start, len(lines)) if key and entry.match(lines[number])), start) + 1
 
 
+def tool_schema(tool_name: str = "onnx-ci") -> dict[str, Any]:
+    """The JSON Schema of the table, for validate-pyproject's entry point ``validate_pyproject.tool_schema``."""
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "$id": "urn:onnx-ci:settings",  # a name and no address: the schema is generated for the installed version
+        "title": f"Settings of {tool_name} ([{TABLE}])",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {option.name: {"description": option.help, **option.kind.schema} for option in OPTIONS},
+    }
+
+
 def check_writable(settings: Settings, *files: Path | None) -> None:
     """Check, before any cell runs, that the report, the artifacts, saved inputs and temporary files can be written.
 

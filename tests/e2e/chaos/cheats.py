@@ -216,7 +216,7 @@ CHEATS = [
     _harmless("directory", "os.chdir(tempfile.gettempdir())"),
     Cheat(name="directory_gone", body="folder = tempfile.mkdtemp()\nos.chdir(folder)\nos.rmdir(folder)"),
     Cheat(name="environment_cleared", body="os.environ.clear()"),
-    _harmless("settings", "os.environ.update(ONNX_CI_ALLOW='baked-value', ONNX_CI_OPSETS='9', ONNX_CI_MAX_DRIFT='1e30')"),
+    _harmless("settings", "os.environ.update(ONNX_CI_RULES='baked-value=note', ONNX_CI_OPSETS='9', ONNX_CI_MAX_DRIFT='1e30')"),
     Cheat(name="few_files", body="import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (4, 4))"),
     Cheat(
         name="no_file_size",
