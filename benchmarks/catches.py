@@ -29,7 +29,7 @@ from faults import declarations, dtypes, frozen_shapes, frozen_values, in_place,
 from faults.fault import Fault
 
 import onnx_ci
-from onnx_ci.processes.limits import ProcessLimits
+from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.run_in_child import run_in_child
 from onnx_ci.processes.supervisor import LAST, Death, Send
 
@@ -124,7 +124,7 @@ def counts() -> dict[str, list[int]]:
             works[group, fault.name, "plain"] = functools.partial(by_plain_checks, fault)
             works[group, fault.name, "onnx-ci"] = functools.partial(by_onnx_ci, fault)
     found = {group: [0] * len(COLUMNS) for group in GROUPS}
-    for (group, name, by), event in run_in_child(works, ProcessLimits(seconds=300), "fork", jobs=2):
+    for (group, name, by), event in run_in_child(works, Limits(seconds=300), "fork", jobs=2):
         if isinstance(event, Death) and by == "onnx-ci":
             sys.exit(f"{name}: the process {event.message}\n{event.log}")
         # A crash of the exporter is noticed, too.

@@ -191,10 +191,10 @@ def main() -> None:
     if not options.wall:
         os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # before libraries count the cores
     os.chdir(CORPUS)
-    from onnx_ci.environment.torch_variables import set_torch_variables
+    from onnx_ci.environment.this_process import set_torch_variables
 
     set_torch_variables()  # as commands do
-    from onnx_ci.pipeline.export.preload import preload
+    from onnx_ci.pipeline.export.handling import preload
 
     settings = settings_of(options.opset)
     known = plans(settings)

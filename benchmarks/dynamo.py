@@ -66,7 +66,7 @@ def exports(side: str, opset: int) -> dict[str, list]:
     import torch
 
     from onnx_ci.pipeline.export.exporter import export
-    from onnx_ci.pipeline.export.preload import preload
+    from onnx_ci.pipeline.export.handling import preload
     from onnx_ci.pipeline.export.repeated_work import read_torchlib
     from onnx_ci.pipeline.prepare.prepare import prepare
 

@@ -68,7 +68,7 @@ PACKAGES = (
     "vit-pytorch",
     "zuko",
 )
-"""The packages whose versions docs/corpus.md names."""
+"""The packages whose versions docs/data/corpus.json names."""
 FAR = 100
 """How many times larger than the rounding of float32 a difference must be."""
 LARGE = 1e-3

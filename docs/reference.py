@@ -26,7 +26,7 @@ from onnx_ci.cli.main import main
 from onnx_ci.collection.keywords import EXPORT_OPTIONS, ExportOptions, RecipeKeywords
 from onnx_ci.collection.recipe import recipe
 from onnx_ci.config.options import OPTIONS, Option, Role
-from onnx_ci.environment.plugins import COMMANDS
+from onnx_ci.plugins import COMMANDS
 from onnx_ci.results.rules import RULES
 from onnx_ci.results.run_report import SCHEMA_VERSION, RunReport
 

@@ -12,9 +12,11 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from reference import PAGE_OF, ROOT, pages
+from tables import table
 
 _LOG = logging.getLogger("mkdocs.hooks.site")
 _LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)#\s]+)(#[^)\s]*)?(?=\))")
+_TABLE = re.compile(r"^<!-- table: (\w+) -->$", re.MULTILINE)
 _FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 _REFERENCE = re.compile(r":\w+:`~?([\w.]+)`")
 
@@ -27,8 +29,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let links to files of the repository lead to the page that shows them, or else to the repository."""
-    parts = _FENCED.split(markdown)
+    """Show the tables of results, and let links to files of the repository lead to their page, or else to the repository."""
+    parts = _FENCED.split(_TABLE.sub(lambda match: table(match[1]), markdown))
     for index in range(0, len(parts), 2):  # the others are blocks of code
         parts[index] = _LINK.sub(lambda match: _on_the_site(match, page, config, files), parts[index])
     return "".join(parts)

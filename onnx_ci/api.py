@@ -16,7 +16,6 @@ from onnx_ci.config.settings import Settings, check_writable, find_root, load_se
 from onnx_ci.config.values import Shard, parse_device
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.engine.session import Session
-from onnx_ci.environment.plugins import EXPORTERS
 from onnx_ci.errors import ConfigurationError, RecipeError, did_you_mean
 from onnx_ci.matrix.plan import plan_cell, plan_of
 from onnx_ci.matrix.scope import RecipeScope, scope_of
@@ -27,6 +26,7 @@ from onnx_ci.pipeline.export.exporter import Artifact
 from onnx_ci.pipeline.export.exporter import export as export_stage
 from onnx_ci.pipeline.model.live_model import PrepareError
 from onnx_ci.pipeline.prepare.prepare import prepare
+from onnx_ci.plugins import EXPORTERS
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.report.written import written_files
 from onnx_ci.results.files import write_json
@@ -85,7 +85,6 @@ class RunOptions(VerifyOptions, total=False):
     report: str | Path
     html: str | Path
     junit: str | Path
-    sarif: str | Path
     code_quality: str | Path
     artifacts: str | Path
     save_inputs: str | Path

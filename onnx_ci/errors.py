@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 import enum
 import errno
-import functools
 import os
-import sysconfig
 import traceback
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import ClassVar
+
+from onnx_ci.owners import Owner, owner_of
 
 
 class ExitCode(enum.IntEnum):
@@ -78,9 +78,9 @@ _LONGEST_MESSAGE = 600
 """The limit on the length of a message in one line. Messages of exporters can have pages."""
 
 
-def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """``"; did you mean 'opsets'?"`` for the choice nearest to ``word``, or an empty text."""
-    nearest = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """``"; did you mean 'opsets'?"`` for the choice nearest to ``name``, or an empty text."""
+    nearest = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
     return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 
@@ -125,15 +125,14 @@ def first_line(error: BaseException) -> str:
     return (message_of(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def describe_exception(error: BaseException, *, not_from: Iterable[str | Path] = ()) -> str:
+def describe_exception(error: BaseException) -> str:
     """An exception of user code in one line: its type, its message, and the line of user code.
 
     Args:
         error: the exception, with its traceback. The lines of its message are joined, and of a very long message
             the middle is left out: load_state_dict, for one, says at the end what the checkpoint has instead.
-        not_from: directories whose frames are not user code, such as torch's. Frames of this package never are.
     """
-    place = described_place(error, not_from=not_from)
+    place = describe_place(error)
     if isinstance(error, SyntaxError) and error.filename:
         return f"{type(error).__qualname__}: {error.msg}{place}"
     message = " ".join(message_of(error).encode(errors="replace").decode().split()) or "no message"  # without lone surrogates
@@ -142,33 +141,23 @@ def describe_exception(error: BaseException, *, not_from: Iterable[str | Path] =
     return f"{type(error).__qualname__}: {message}{place}"
 
 
-def described_place(error: BaseException, *, not_from: Iterable[str | Path] = ()) -> str:
+def describe_place(error: BaseException) -> str:
     """``" (onnx_recipes.py, line 4)"``: the place that :func:`place_of` finds, or an empty text."""
-    place = place_of(error, not_from=not_from)
+    place = place_of(error)
     return "" if place is None else f" ({_relative(place[0])}, line {place[1]})"
 
 
-def place_of(error: BaseException, *, not_from: Iterable[str | Path] = ()) -> tuple[str, int] | None:
-    """The file and line of the user code that raised ``error``. The arguments are those of :func:`describe_exception`.
+def place_of(error: BaseException) -> tuple[str, int] | None:
+    """The file and line of the user code that raised ``error``.
 
     It is the innermost line of the project, because the user can change that, or else of a library.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename, error.lineno or 1
-    foreign = tuple(os.path.realpath(directory) + os.sep for directory in (Path(__file__).parent, *not_from))
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith("<") and not os.path.realpath(frame.filename).startswith(foreign)
-    ]
-    of_project = [frame for frame in frames if not os.path.realpath(frame.filename).startswith(_installed_folders())]
-    innermost = next(reversed(of_project or frames), None)
-    return None if innermost is None else (innermost.filename, innermost.lineno or 1)
-
-
-@functools.cache
-def _installed_folders() -> tuple[str, ...]:
-    return tuple({os.path.realpath(sysconfig.get_path(key)) + os.sep for key in ("stdlib", "platstdlib", "purelib", "platlib")})
+    frames = [(frame.filename, frame.lineno or 1) for frame in reversed(traceback.extract_tb(error.__traceback__))]
+    owners = [owner_of(filename) for filename, _ in frames]
+    owner = next((owner for owner in (Owner.PROJECT, Owner.LIBRARY) if owner in owners), None)
+    return None if owner is None else frames[owners.index(owner)]
 
 
 def _relative(filename: str) -> str:

@@ -11,15 +11,15 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def listed(words: Iterable[str]) -> str:
+def listed(items: Iterable[str]) -> str:
     """``a, b and c``."""
-    *first, last = list(words) or [""]
+    *first, last = list(items) or [""]
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def listed_shortly(words: Sequence[str], most: int = 3) -> str:
-    """``a, b, c and 4 more``: at most ``most`` of the words."""
-    return listed(words if len(words) <= most else [*words[:most], f"{len(words) - most} more"])
+def listed_shortly(items: Sequence[str], most: int = 3) -> str:
+    """``a, b, c and 4 more``: at most ``most`` of the items."""
+    return listed(items if len(items) <= most else [*items[:most], f"{len(items) - most} more"])
 
 
 def one_line(text: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnx_ci.baseline.entry import Entry, Line
-from onnx_ci.environment.versions import differing_versions
+from onnx_ci.environment.versions import describe_version_changes
 from onnx_ci.results.records import DeclaredValue
 from onnx_ci.text import count
 
@@ -57,8 +57,8 @@ def changes(old: Entry, new: Entry, limits: Limits) -> list[Change]:
 
 
 def changed_versions(old: Entry, new: Entry) -> str:
-    """The packages whose versions differ, as :func:`~onnx_ci.environment.versions.differing_versions` words them."""
-    return differing_versions(_below(old, "versions"), _below(new, "versions"))
+    """The packages whose versions differ, as :func:`~onnx_ci.environment.versions.describe_version_changes` words them."""
+    return describe_version_changes(_below(old, "versions"), _below(new, "versions"))
 
 
 def is_same(line: Line, old: Entry, new: Entry, limits: Limits) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from onnx_ci.environment.versions import RECORDED
+from onnx_ci.plugins import RUNTIMES
 from onnx_ci.results.records import CellEvidence, DeclaredValue, ExportFacts, TensorSketch
 
 Line = tuple[str, ...]
@@ -96,7 +97,8 @@ def without_values(entry: Entry, weights: Entry) -> Entry:
 def _versions_of(result: CellEvidence, versions: Mapping[str, str]) -> dict[str, str]:
     """The versions of the packages that a cell depends on, without local suffixes such as ``+cu130``."""
     installed = {"onnxruntime": versions.get("onnxruntime-gpu"), **versions}
-    unused = {"openvino"} - {output.runtime for output in result.outputs}
+    used = {"onnxruntime", *(output.runtime for output in result.outputs)}
+    unused = {package for runtime, packages in RUNTIMES.distributions.items() if runtime not in used for package in packages}
     return {name: str(installed[name]).partition("+")[0] for name in _PACKAGES if installed.get(name) and name not in unused}
 
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from onnx_ci.baseline.entry import KINDS, Entry, Line, problem_of
-from onnx_ci.environment.plugins import EXPORTERS
 from onnx_ci.errors import ConfigurationError, did_you_mean
 from onnx_ci.opsets import exporter_order, format_opsets, parse_opsets
+from onnx_ci.plugins import EXPORTERS
 from onnx_ci.results.records import Cell, DeclaredValue
 
 SCHEMA = 1

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from onnx_ci.baseline.file import Baseline, BaselineError, as_text, read
-from onnx_ci.processes.locks import HAS_LOCKS, lock
+from onnx_ci.processes.scratch import HAS_LOCKS, lock
 from onnx_ci.results.files import write_text
 from onnx_ci.whole_files import ABANDONED_AFTER, read_regular, remove_unfinished
 

@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 from onnx_ci.cache.contents import Contents, digest_of_text
 from onnx_ci.cache.places import Places, is_of_python, is_of_system
 from onnx_ci.cache.project import walk
-from onnx_ci.environment.libraries import is_installed
+from onnx_ci.owners import is_installed
 
 _CODE = (".py", ".so", ".pyd", ".pyc")
 _RECORDED = re.compile(r"^(?![.]|__editable__)([^,\n]+),sha256=([\w-]+),(\d*)$", re.MULTILINE)

@@ -25,7 +25,7 @@ from onnx_ci.cache.contents import Contents, Mentions, digest_of_text
 from onnx_ci.cache.places import Places, is_of_python, is_of_system
 from onnx_ci.config.options import OUTPUTS
 from onnx_ci.config.settings import Settings
-from onnx_ci.environment.libraries import is_installed
+from onnx_ci.owners import is_installed
 from onnx_ci.results.journal import journal_of
 
 ABSENT = "absent"

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from onnx_ci.cache.places import is_of_python, is_of_system
 from onnx_ci.cache.project import ABSENT, entries_of
-from onnx_ci.environment.libraries import file_of, is_installed, source_of
+from onnx_ci.owners import file_of, is_installed, source_of
 from onnx_ci.processes.scratch import is_scratch
 from onnx_ci.results.json_data import from_json, to_json
 

@@ -23,21 +23,21 @@ from onnx_ci.config.settings import Settings, find_root, load_settings
 from onnx_ci.config.values import OFF
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.engine.recipes import find_recipes as find
-from onnx_ci.environment.plugins import EXPORTERS
-from onnx_ci.environment.versions import bug_in_words
+from onnx_ci.environment.versions import describe_bug
 from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean, existing_file
 from onnx_ci.matrix.plan import CellSpec, plan_of
 from onnx_ci.matrix.scope import RecipeScope
+from onnx_ci.plugins import EXPORTERS
 from onnx_ci.processes.signals import interrupts_noted, was_interrupted
 from onnx_ci.report.causes import common_causes, failure_key, shared_failures
 from onnx_ci.report.text import (
     COLOURS,
-    cells_in_short,
-    conclusion,
+    conclusion_lines,
+    describe_outcome,
+    describe_outcomes,
+    describe_result,
     detail_lines,
-    explain,
-    outcome,
-    outcome_in_short,
+    format_cells,
     summary_lines,
 )
 from onnx_ci.results.records import Cell, CellResult, Problem, Status
@@ -156,7 +156,7 @@ def _exit_code_of(command: Callable[[], None]) -> int | None:
     except Exception:
         if was_interrupted():
             return _interrupted()
-        click.echo(f"{traceback.format_exc()}onnx-ci: {bug_in_words()}", err=True)
+        click.echo(f"{traceback.format_exc()}onnx-ci: {describe_bug()}", err=True)
         return ExitCode.INTERNAL
     return None
 
@@ -266,7 +266,7 @@ def show(result: CellResult, commands: Commands, verbosity: str | None, *, befor
     """Print the result of a cell in one line and, with ``-v``, everything that is known about it."""
     if verbosity == QUIET and not result.status.is_bad:
         return
-    click.echo(f"{before}{one_line(result.cell.id)} {style(outcome(result), result.status)}")
+    click.echo(f"{before}{one_line(result.cell.id)} {style(describe_outcome(result), result.status)}")
     if verbosity != VERBOSE:
         return
     if result.status.is_bad:
@@ -283,9 +283,9 @@ def show_in_short(results: Iterable[CellResult], *, before: str = "") -> None:
         by_outcome.setdefault((result.status, cause), []).append(result)
     for (status, _), group in by_outcome.items():
         if len(group) == 1:
-            click.echo(f"{before}{one_line(group[0].cell.id)} {style(outcome(group[0]), status)}")
+            click.echo(f"{before}{one_line(group[0].cell.id)} {style(describe_outcome(group[0]), status)}")
         else:
-            click.echo(f"{before}{cells_in_short(group)}  {style(outcome_in_short(group), status)}")
+            click.echo(f"{before}{format_cells(group)}  {style(describe_outcomes(group), status)}")
 
 
 def show_failures(results: Iterable[CellResult], commands: Commands, verbosity: str | None) -> None:
@@ -300,7 +300,7 @@ def show_failures(results: Iterable[CellResult], commands: Commands, verbosity: 
 
 def _explained(result: CellResult, commands: Commands, *, has_notes: bool) -> str:
     cell = result.cell
-    return explain(result, commands.repeat(cell), why=commands.why(cell), fix=commands.fix(cell), has_notes=has_notes)
+    return describe_result(result, commands.repeat(cell), why=commands.why(cell), fix=commands.fix(cell), has_notes=has_notes)
 
 
 def show_problems(problems: Iterable[Problem]) -> None:
@@ -311,5 +311,5 @@ def show_problems(problems: Iterable[Problem]) -> None:
 
 def show_summary(report: RunReport, verbosity: str | None) -> None:
     """Print the grid, remarks on the run, and the counts."""
-    for line in conclusion(report, style) if verbosity == QUIET else ["", *summary_lines(report, style)]:
+    for line in conclusion_lines(report, style) if verbosity == QUIET else ["", *summary_lines(report, style)]:
         click.echo(line)

@@ -14,7 +14,7 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import EVERY_RECIPE
 from onnx_ci.environment.versions import require_runtime
 from onnx_ci.errors import ConfigurationError, ExitCode, existing_file, first_line
-from onnx_ci.processes.limits import process_limits
+from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.run_in_child import run_in_child
 from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.report.text import finding_lines
@@ -87,7 +87,7 @@ def _send_result(path: Path, load: bool, send: Send) -> None:
 
 def _check_apart(path: Path, load: bool, settings: Settings) -> FileResult:
     """Check a file in a process of its own, so that a crash affects only that file."""
-    limits = process_limits(settings.timeout, settings.memory_limit)
+    limits = Limits.of(settings)
     work = functools.partial(_send_result, path, load)
     warm_up = functools.partial(_warm_up, load)
     result, step = FileResult(findings=()), ""

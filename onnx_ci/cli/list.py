@@ -21,7 +21,7 @@ from onnx_ci.errors import ExitCode
 from onnx_ci.matrix.plan import CellSpec, cells_in_shard, with_recipe
 from onnx_ci.matrix.scope import CellChoice, choose_cells, has_tag, unselected_cells
 from onnx_ci.matrix.shards import Durations, partition, recorded_durations
-from onnx_ci.processes.limits import process_limits
+from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.results.records import Cell
@@ -81,7 +81,7 @@ def _inputs(recipes: Recipes, cells: Collection[Cell]) -> dict[tuple[str, str], 
             plans.setdefault((planned.cell.source, planned.cell.recipe), planned)
     inputs = {}
     works = {key: (key[1], functools.partial(_send_described, planned, settings)) for key, planned in plans.items()}
-    for key, event in recipes.run_all(works, process_limits(settings.timeout, settings.memory_limit)):
+    for key, event in recipes.run_all(works, Limits.of(settings)):
         inputs[key] = [f"unknown: building the model {event.message}"] if isinstance(event, Death) else event[LAST]
     return inputs
 

@@ -10,9 +10,9 @@ import sys
 import click
 
 from onnx_ci.cli.common import with_colour, with_exit_code
-from onnx_ci.environment.plugins import COMMANDS
-from onnx_ci.environment.torch_variables import set_torch_variables
+from onnx_ci.environment.this_process import set_torch_variables
 from onnx_ci.errors import EnvironmentLacksError, ExitCode, did_you_mean
+from onnx_ci.plugins import COMMANDS
 from onnx_ci.version import __version__
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from onnx_ci.processes.descriptors import fill_standard_descriptors
+from onnx_ci.processes.capture import fill_standard_descriptors
 from onnx_ci.text import without_commands, without_control
 
 

@@ -24,8 +24,9 @@ from onnx_ci.cli.common import (
 from onnx_ci.config.reproduce import repeat_from
 from onnx_ci.config.settings import find_root
 from onnx_ci.environment.git import repository_of
-from onnx_ci.report import code_quality, junit, markdown, sarif
-from onnx_ci.report.comparison import compare
+from onnx_ci.report import junit, markdown
+from onnx_ci.report.annotations import code_quality
+from onnx_ci.report.comparison import compare_runs
 from onnx_ci.report.merge import merge
 from onnx_ci.report.written import page
 from onnx_ci.results.files import as_text, read_reports, write_json, write_text
@@ -44,7 +45,6 @@ def _target(name: str, help: str) -> Callable[[Callable[..., object]], Callable[
 @_target("markdown", "Write it as Markdown, for a job summary.")
 @_target("html", "Write it as an HTML page.")
 @_target("junit", "Write it as JUnit's XML, which CI systems show as one test for each cell.")
-@_target("sarif", "Write what is wrong as SARIF, for code scanning.")
 @_target("code-quality", "Write what is wrong as GitLab's code quality.")
 @_target("json", "Write it as JSON, like the report of a single run.")
 @click.option("--part", is_flag=True, help="Other jobs have further reports; cells that only those have are not missing.")
@@ -75,7 +75,7 @@ def show_report(
       onnx-ci report torch213.json torch215.json                 two versions side by side
       onnx-ci report reports --junit=onnx.xml                    for the list of tests in CI
       onnx-ci report report.json --html=r.html --since=main.json with what moved since an earlier run
-      onnx-ci report report.json --sarif=onnx.sarif              for GitHub's code scanning
+      onnx-ci report reports --code-quality=gl-code-quality.json  for GitLab's merge requests
       onnx-ci report reports --json=all.json -q                  one report, like that of a single run
     """
     if sum(target == _OUTPUT for target in targets.values()) > 1:
@@ -90,8 +90,7 @@ def show_report(
         "markdown": lambda: markdown.render(report, repeat),
         "html": lambda: _page(report, repeat, earlier),
         "junit": lambda: junit.render(report, repeat),
-        "sarif": lambda: sarif.render(report, Path.cwd(), repository),
-        "code_quality": lambda: code_quality.render(report, Path.cwd(), repository),
+        "code_quality": lambda: code_quality(report, Path.cwd(), repository),
         "json": lambda: as_text(report),
     }
     if _OUTPUT not in targets.values():
@@ -116,5 +115,5 @@ def show_report(
 
 def _page(report: RunReport, repeat: Callable[[Cell], str], earlier: tuple[str, RunReport] | None) -> str:
     name, before = ("", None) if earlier is None else earlier
-    since = None if before is None else compare(report, before, settings_from({}).baseline_limits)
+    since = None if before is None else compare_runs(report, before, settings_from({}).baseline_limits)
     return page(report, repeat, since=since, since_name=name, code_in=Path.cwd())

@@ -37,7 +37,7 @@ from onnx_ci.errors import ExitCode, UnwrittenError
 from onnx_ci.matrix.plan import Matrix
 from onnx_ci.report.causes import failure_key
 from onnx_ci.report.nothing_ran import why_nothing_ran
-from onnx_ci.report.text import missing_device_line
+from onnx_ci.report.text import describe_missing_device
 from onnx_ci.report.written import written_files
 from onnx_ci.results.verdict import RunVerdict
 from onnx_ci.text import one_line
@@ -102,7 +102,7 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
         reason = why_nothing_ran(tuple(recipes.scopes.values()), settings, paths, is_planned=bool(matrix.cells))
         click.echo(f"onnx-ci: nothing ran: {reason}", err=True)
     if report.missing_device:
-        click.echo(f"onnx-ci: {missing_device_line(report)}", err=True)
+        click.echo(f"onnx-ci: {describe_missing_device(report)}", err=True)
     if unwritten:
         click.echo(f"onnx-ci: {one_line(unwritten)}", err=True)
     sys.exit(report.exit_code or (ExitCode.USAGE if unwritten else ExitCode.PASSED))

@@ -12,7 +12,7 @@ import click
 from onnx_ci.cli.common import find_recipes, options_of, recipe_named, settings_from, style, with_colour, with_exit_code
 from onnx_ci.cli.file_check import check_files
 from onnx_ci.cli.grouped_help import GroupedCommand
-from onnx_ci.report.text import explain, outcome
+from onnx_ci.report.text import describe_outcome, describe_result
 from onnx_ci.results.verdict import exit_code
 from onnx_ci.text import one_line
 
@@ -87,7 +87,7 @@ def verify(
             report=settings.report,
             save_inputs=settings.save_inputs,
         )
-    click.echo(f"{one_line(str(file))} {style(outcome(result), result.status)}")
+    click.echo(f"{one_line(str(file))} {style(describe_outcome(result), result.status)}")
     if result.findings:
-        click.echo(explain(result, shlex.join(["onnx-ci", *sys.argv[1:]])))
+        click.echo(describe_result(result, shlex.join(["onnx-ci", *sys.argv[1:]])))
     sys.exit(exit_code([result]))

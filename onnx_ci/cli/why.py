@@ -29,7 +29,7 @@ from onnx_ci.errors import ConfigurationError, ExitCode, did_you_mean
 from onnx_ci.matrix.plan import plan_of
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
 from onnx_ci.report.causes import causes_of
-from onnx_ci.report.text import finding_lines, outcome, step_lines
+from onnx_ci.report.text import describe_outcome, finding_lines, step_lines
 from onnx_ci.results.records import Cell, CellResult, Severity
 from onnx_ci.results.rules import RULES
 from onnx_ci.results.stages import PHASES
@@ -116,7 +116,7 @@ def judged_cell(target: str, settings: Settings, paths: tuple[Path, ...]) -> tup
 
 def show_explained(target: str, result: CellResult) -> None:
     """Print the outcome of ``target``, and the causes of its failure with the nodes around them."""
-    click.echo(f"{one_line(target)} {style(outcome(result), result.status)}")
+    click.echo(f"{one_line(target)} {style(describe_outcome(result), result.status)}")
     for line in _explanation(result):
         click.echo(one_line(line))
 

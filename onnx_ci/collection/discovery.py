@@ -20,16 +20,16 @@ from onnx_ci.collection.importing import import_file
 from onnx_ci.collection.pythonpath import not_on_path
 from onnx_ci.collection.recipe import FOR_EACH, Declaration, Recipe, declarations
 from onnx_ci.config.settings import Settings
-from onnx_ci.environment.libraries import is_library_file
 from onnx_ci.errors import (
     ConfigurationError,
     RecipeError,
     describe_exception,
-    described_place,
+    describe_place,
     nearest_file,
     place_of,
     working_directory,
 )
+from onnx_ci.owners import Owner, owner_of
 from onnx_ci.processes.signals import no_forks_leave
 from onnx_ci.results.records import Problem
 
@@ -115,7 +115,7 @@ class Catalogue:
             for each in new
             if each.file
             and Path(each.file).is_relative_to(self.settings.root)
-            and not is_library_file(each.file)
+            and owner_of(each.file) is Owner.PROJECT
             and not is_recipe_file(Path(each.file), self.settings)
         ]
         by_identity = {id(recipe): recipe for recipe in (*declared, *held, *of_other_modules)}
@@ -257,7 +257,7 @@ def _is_same_definition(first: Recipe, second: Recipe) -> bool:
 
 def _import_message(error: BaseException, root: Path) -> str:
     if isinstance(error, RecipeError):
-        return f"{error}{described_place(error)}"
+        return f"{error}{describe_place(error)}"
     if type(error).__name__ == "Skipped":
         return f"the file skips itself ({error}), so its recipes are never checked; skip inside a recipe instead"
     advice = ""

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from onnx_ci.environment.libraries import file_of
 from onnx_ci.errors import RecipeError
+from onnx_ci.owners import file_of
 
 
 def import_file(path: Path) -> ModuleType:

@@ -21,9 +21,9 @@ from onnx_ci.collection.domains import Domain, Draw, Strategy, domain_of
 from onnx_ci.collection.expectations import CellPattern
 from onnx_ci.collection.post_export import EXPORT, PostExportStage, stages_of
 from onnx_ci.config.values import DEVICE_TYPES
-from onnx_ci.environment.plugins import EXPORTERS, RUNTIMES, PluginKind, version_in_name
 from onnx_ci.errors import RecipeError, did_you_mean
 from onnx_ci.opsets import CUSTOM, parse_opsets
+from onnx_ci.plugins import EXPORTERS, RUNTIMES, PluginKind, version_in_name
 from onnx_ci.results.rules import RULES
 from onnx_ci.results.verdict import Expectation
 

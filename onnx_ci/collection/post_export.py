@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from onnx_ci.environment.plugins import STAGES
 from onnx_ci.errors import RecipeError, did_you_mean
+from onnx_ci.plugins import STAGES
 
 LossyType = Literal["float16", "int8"]
 """What a lossy stage rounds to."""

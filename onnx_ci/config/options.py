@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from onnx_ci import plugins
 from onnx_ci.config.rule_severities import RULE_SEVERITIES, RuleSeverity
 from onnx_ci.config.values import (
     BASELINE_LIMITS,
@@ -43,7 +44,6 @@ from onnx_ci.config.values import (
     one_of,
     some_of,
 )
-from onnx_ci.environment import plugins
 from onnx_ci.results.rules import BASELINE_CHANGES
 
 ENVIRONMENT_PREFIX = "ONNX_CI_"
@@ -410,14 +410,6 @@ class SettingsTable:
         default=None,
         metavar="PATH",
         help="Write the report as JUnit's XML, which CI systems show as tests: one for each cell.",
-    )
-    sarif: Path | None = option(
-        kind=PATH,
-        role=Role.FILES,
-        group=Group.OUTPUT,
-        default=None,
-        metavar="PATH",
-        help="Write what is wrong as SARIF, for code scanning.",
     )
     code_quality: Path | None = option(
         kind=PATH,

@@ -42,6 +42,7 @@ from onnx_ci.pipeline.run.runtime import Runtime
 from onnx_ci.pipeline.run.runtimes import make_runtime
 from onnx_ci.processes.capture import captured, timed
 from onnx_ci.processes.clock import CLOCK
+from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.results.records import CellEvidence, Finding, Severity, SkipCause, SourceLine
 from onnx_ci.results.rules import finding
@@ -409,19 +410,10 @@ def _judged(
 
 # --- where a fault begins ---------------------------------------------------------------------------------------------
 
-_LEAST_SECONDS = 5.0
-"""How long a fault may be searched for in a cell that takes less time itself."""
-_MOST_OF_TIMEOUT = 1 / 3
-
 
 def _seconds_to_locate(planned: CellTask, timings: Mapping[str, float]) -> float:
-    """How long a fault may be searched for: as long as all else took, less what the search has already taken.
-
-    The search must not end the cell, whose verdict is known by then: it gets a third of the cell's time limit at most.
-    """
     spent = timings.get("locate", 0.0)
-    seconds = max(_LEAST_SECONDS, sum(timings.values()) - spent)
-    return min(seconds, planned.timeout * _MOST_OF_TIMEOUT, planned.timeout - sum(timings.values())) - spent
+    return Limits.of(planned).seconds_for_search(sum(timings.values()) - spent, spent)
 
 
 @contextlib.contextmanager

@@ -31,12 +31,10 @@ from onnx_ci.engine.recipe_process import (
     import_worker,
     serve_recipes,
 )
-from onnx_ci.environment.coverage import patches_of_coverage
-from onnx_ci.environment.torch_variables import set_torch_variables
+from onnx_ci.environment.this_process import patches_of_coverage, set_torch_variables
 from onnx_ci.processes.control_groups import usable_cores
-from onnx_ci.processes.descriptors import open_channels
 from onnx_ci.processes.forked import ForkedProcesses
-from onnx_ci.processes.limits import ProcessLimits, default_jobs, process_limits
+from onnx_ci.processes.limits import Limits, default_jobs
 from onnx_ci.processes.run_in_child import processes_of
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Message, Processes
@@ -45,8 +43,6 @@ from onnx_ci.text import without_commands
 Event = tuple[object, Message | Death]
 """The key of a process, and what it sends, or how it ended."""
 
-_LEAST_SECONDS, _MOST_SECONDS = 60.0, 1e6
-"""The limits of the time limit of an import: libraries can take long, and the system takes no larger number."""
 _MOST_FILES = 16
 """How many processes of recipe files may wait for something to do. Each keeps what its file has imported in memory. If there
 are more, the file of the oldest is imported again when it is needed."""
@@ -93,7 +89,7 @@ class _Start:
     source: str
     name: str
     work: RecipeWork
-    limits: ProcessLimits
+    limits: Limits
 
 
 class FileProcesses:
@@ -106,8 +102,6 @@ class FileProcesses:
 
     def __init__(self, settings: Settings, *, is_watched: bool) -> None:
         self._settings, self._is_watched = settings, is_watched
-        self._channels = open_channels()
-        """Pipes and sockets of this process that no recipe may reach."""
         self._files: dict[str, _File] = {}
         self._shown: set[str] = set()
         """What files printed while they were imported: a library tells the same to each that imports it."""
@@ -138,7 +132,7 @@ class FileProcesses:
         if self._started is None:
             set_torch_variables()
             scratch = self._open.enter_context(scratch_folder())
-            processes = processes_of(self._settings.isolation, scratch, self._channels)
+            processes = processes_of(self._settings.isolation, scratch)
             self._started = self._open.enter_context(contextlib.closing(processes))
         return self._started
 
@@ -173,24 +167,23 @@ class FileProcesses:
         return self._files.setdefault(source, _File(path=path, source=source))
 
     @property
-    def _seconds(self) -> float:
-        """How long an import may take."""
-        return min(max(self._settings.timeout, _LEAST_SECONDS), _MOST_SECONDS)
+    def _limits(self) -> Limits:
+        """What the import of a file may use."""
+        return Limits.of(self._settings).for_import()
 
     def _begin_import(self, file: _File) -> None:
         """Start the process of a file, or at first the one that it is forked from."""
         file.is_importing, file.declared, file.death = True, None, None
         self._make_room()
-        arguments = (file.path, self._settings, self._seconds, self._is_watched)
-        limits = process_limits(self._seconds, self._settings.memory_limit)
+        arguments = (file.path, self._settings, self._limits.seconds, self._is_watched)
         try:
             processes = self._processes
             if not isinstance(processes, ForkedProcesses):
                 work = functools.partial(import_and_wait, *arguments)
-                processes.start(file.key, work, limits, warm_up=import_worker, has_inbox=True)
+                processes.start(file.key, work, self._limits, warm_up=import_worker, has_inbox=True)
             elif self._are_imported:
                 work = functools.partial(serve_recipes, *arguments)
-                processes.start_from(_LIBRARIES, file.key, work, limits, can_fork=True)
+                processes.start_from(_LIBRARIES, file.key, work, self._limits, can_fork=True)
             elif self._libraries is None:
                 self._start_libraries(processes, libraries_of(self._announced, self._settings.root))
         except OSError as error:
@@ -198,7 +191,7 @@ class FileProcesses:
 
     def _start_libraries(self, processes: ForkedProcesses, libraries: Libraries) -> None:
         work = functools.partial(import_libraries, libraries, likely_exporters(self._announced, self._settings))
-        processes.start_python(_LIBRARIES, work, ProcessLimits(seconds=self._seconds))
+        processes.start_python(_LIBRARIES, work, Limits(seconds=self._limits.seconds))
         self._libraries = libraries
 
     def _make_room(self) -> None:
@@ -259,7 +252,7 @@ class FileProcesses:
 
     # --- work with recipes
 
-    def start(self, key: object, source: str, name: str, work: RecipeWork, limits: ProcessLimits) -> None:
+    def start(self, key: object, source: str, name: str, work: RecipeWork, limits: Limits) -> None:
         """Start a process that does something with a recipe of a file, once the file is imported.
 
         Args:
@@ -281,9 +274,7 @@ class FileProcesses:
         if not file.is_importing:
             self._begin_import(file)
 
-    def start_here(
-        self, key: object, work: Callable[..., None], limits: ProcessLimits, warm_up: Callable[[], object] | None
-    ) -> None:
+    def start_here(self, key: object, work: Callable[..., None], limits: Limits, warm_up: Callable[[], object] | None) -> None:
         """Start a process that does something with what this process has.
 
         Args:
@@ -312,7 +303,7 @@ class FileProcesses:
 
                 processes.post(key, {WORK: base64.b64encode(pickled(work)).decode()})
             else:
-                arguments = (file.path, self._settings, self._seconds, self._is_watched)
+                arguments = (file.path, self._settings, self._limits.seconds, self._is_watched)
                 again = functools.partial(import_and_do, *arguments, start.name, start.work)
                 processes.start(key, again, start.limits, warm_up=import_worker, has_inbox=True)
         except (ConnectionError, TimeoutError) as error:  # it has just ended, or something keeps it from answering

@@ -13,7 +13,7 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.errors import disk_error
 from onnx_ci.matrix.plan import CellSpec
 from onnx_ci.processes.child import Inbox
-from onnx_ci.processes.limits import ProcessLimits, process_limits
+from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.supervisor import Death, Send
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import CellEvidence, Severity
@@ -70,9 +70,9 @@ class Job:
         return None if self.artifact is None else Artifact(path=self.artifact)
 
     @property
-    def limits(self) -> ProcessLimits:
+    def limits(self) -> Limits:
         """What a process may use that runs the cell."""
-        return process_limits(self.planned.timeout, self.planned.memory_limit)
+        return Limits.of(self.planned)
 
     def as_json(self) -> dict[str, Any]:
         """The job as it is sent to a worker, which has the recipe."""

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from onnx_ci.config.settings import Settings
-from onnx_ci.environment.libraries import LIBRARIES, is_installed
 from onnx_ci.opsets import OF_TORCH, default_exporter
+from onnx_ci.owners import Owner, owner_of
 
 Libraries = tuple[tuple[str, tuple[str, ...]], ...]
 """Modules, each with the names that are imported from it."""
@@ -86,12 +86,10 @@ def _imports(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 @functools.cache
 def _is_library(name: str) -> bool:
-    if name in LIBRARIES:
-        return True
     with contextlib.suppress(ImportError, ValueError, AttributeError):
         spec = importlib.util.find_spec(name)
         place = None if spec is None else spec.origin or next(iter(spec.submodule_search_locations or ()), None)
-        return place is not None and is_installed(place)
+        return place is not None and owner_of(place) is not Owner.PROJECT
     return False
 
 

@@ -21,9 +21,9 @@ from onnx_ci.collection.discovery import Catalogue, Found, relative_source
 from onnx_ci.collection.pythonpath import add_pythonpath
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
-from onnx_ci.environment.libraries import LIBRARIES
 from onnx_ci.errors import RecipeError
 from onnx_ci.matrix.scope import scope_of
+from onnx_ci.owners import LIBRARIES
 from onnx_ci.processes.child import Inbox
 from onnx_ci.processes.forked import ForkServer
 from onnx_ci.processes.supervisor import Send
@@ -61,7 +61,7 @@ def import_libraries(
         exporters: those that cells are expected to need.
     """
     from onnx_ci.engine import worker as worker
-    from onnx_ci.pipeline.export.preload import import_quietly, preload
+    from onnx_ci.pipeline.export.handling import import_quietly, preload
 
     for exporter in exporters:
         preload(exporter)

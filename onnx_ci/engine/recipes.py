@@ -33,10 +33,10 @@ from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import TABLE, Settings, own_configuration
 from onnx_ci.engine.file_processes import FileProcesses
 from onnx_ci.engine.recipe_process import RecipeWork
-from onnx_ci.environment.libraries import is_library_file
 from onnx_ci.matrix.plan import CellSpec, CellTask, Matrix, plan, with_recipe
 from onnx_ci.matrix.scope import RecipeScope, scope_of, unmatched
-from onnx_ci.processes.limits import ProcessLimits
+from onnx_ci.owners import Owner, owner_of
+from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.run_in_child import messages_of, must_start
 from onnx_ci.processes.supervisor import LAST, Death, Message
 from onnx_ci.results.json_data import from_json, to_json
@@ -246,7 +246,7 @@ class Recipes:
         key: object,
         name: str,
         work: RecipeWork,
-        limits: ProcessLimits,
+        limits: Limits,
         *,
         recipe: Recipe | None = None,
         warm_up: Callable[[], object] | None = None,
@@ -271,7 +271,7 @@ class Recipes:
             self.processes.start_here(key, functools.partial(work, recipe), limits, warm_up)
 
     def run_all(
-        self, works: Mapping[_Key, tuple[str, RecipeWork]], limits: ProcessLimits, *, jobs: int = 1
+        self, works: Mapping[_Key, tuple[str, RecipeWork]], limits: Limits, *, jobs: int = 1
     ) -> Iterator[tuple[_Key, Message | Death]]:
         """Do something with recipes, each in a process of its own, and yield its messages or its death.
 
@@ -313,7 +313,7 @@ def _origin(scope: RecipeScope) -> tuple[str, int, str]:
 def _place(log: str, root: Path) -> tuple[str, int] | None:
     """The innermost line of the project in a stack."""
     for frame in _FRAME.finditer(log):
-        if Path(frame["file"]).is_relative_to(root) and not is_library_file(frame["file"]):
+        if Path(frame["file"]).is_relative_to(root) and owner_of(frame["file"]) is Owner.PROJECT:
             return frame["file"], int(frame["line"])
     return None
 

@@ -27,7 +27,7 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.engine.messages import Conditions, Job, WorkerKey, not_started, result_of_dead_process, run_worker
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.engine.waiting import WaitingJobs
-from onnx_ci.environment.coverage import patches_of_coverage
+from onnx_ci.environment.this_process import patches_of_coverage
 from onnx_ci.matrix.plan import CellSpec, CellTask, without_recipe
 from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.limits import default_jobs
@@ -118,7 +118,7 @@ class _Worker:
         if not self.ready:
             return self.seconds
         # It ends its cells in time, unless the recipe keeps it from doing so, as with a thread that lets no other run.
-        allowed = [job.planned.timeout * (_SLACK if self.forks else 1) for job in self.running.values()]
+        allowed = [job.limits.seconds * (_SLACK if self.forks else 1) for job in self.running.values()]
         return max(allowed, default=None)
 
 
@@ -392,6 +392,6 @@ class IsolatedEngine:
 
 def _preload(exporter: str) -> None:
     """Import what the cells of an exporter need in this process, from which they are forked."""
-    from onnx_ci.pipeline.export.preload import preload  # with torch
+    from onnx_ci.pipeline.export.handling import preload  # with torch
 
     preload(exporter)

@@ -22,7 +22,7 @@ from onnx_ci.config.settings import Settings, check_writable
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.environment.git import revision_of
 from onnx_ci.environment.packages import require_plugins
-from onnx_ci.environment.versions import bug_in_words, require_runtime, versions
+from onnx_ci.environment.versions import describe_bug, require_runtime, versions
 from onnx_ci.errors import ConfigurationError, UnwrittenError, describe_exception
 from onnx_ci.matrix.plan import CellSpec, Matrix, cells_in_shard, in_shard
 from onnx_ci.matrix.shards import Durations, recorded_durations
@@ -397,5 +397,5 @@ def _write_rendering(report: RunReport, path: Path, render: Callable[[RunReport]
     try:
         text = render(report)
     except Exception as error:  # a bug in one rendering costs no other file, and not the verdict
-        raise ConfigurationError(f"{path} cannot be written: {describe_exception(error)}; {bug_in_words()}") from error
+        raise ConfigurationError(f"{path} cannot be written: {describe_exception(error)}; {describe_bug()}") from error
     write_text(text, path)

@@ -21,7 +21,7 @@ from onnx_ci.engine.one_process import Engine
 from onnx_ci.engine.recipe_process import seen_so_far
 from onnx_ci.matrix.plan import CellTask, with_recipe
 from onnx_ci.pipeline.export.exporter import Artifact
-from onnx_ci.pipeline.export.preload import preload
+from onnx_ci.pipeline.export.handling import preload
 from onnx_ci.pipeline.model import devices
 from onnx_ci.processes.allocator import return_free_memory
 from onnx_ci.processes.capture import report_stages

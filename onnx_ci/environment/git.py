@@ -56,9 +56,9 @@ class Git:
         self.top = Path(self.ask("rev-parse", "--show-toplevel"))
         """The top folder of the working tree."""
 
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run ``git WORDS`` at the top of the working tree. A nonzero exit code is not an error."""
-        command = ["git", *_PLAIN, *words]
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run ``git ARGUMENTS`` at the top of the working tree. A nonzero exit code is not an error."""
+        command = ["git", *_PLAIN, *arguments]
         try:
             return subprocess.run(
                 command,
@@ -72,17 +72,17 @@ class Git:
         except OSError as error:
             raise EnvironmentLacksError(f"git cannot be started: {error.strerror or error}; install git") from None
 
-    def ask(self, *words: str) -> str:
-        """The output of ``git WORDS``, without trailing newlines.
+    def ask(self, *arguments: str) -> str:
+        """The output of ``git ARGUMENTS``, without trailing newlines.
 
         Raises:
             ConfigurationError: git fails; the message is git's own.
         """
-        git = self.run(*words)
+        git = self.run(*arguments)
         if git.returncode:
             lines = (git.stderr or git.stdout).splitlines()
             message = " ".join(line.strip() for line in lines if not line.startswith(_HINTS)) or f"exit code {git.returncode}"
-            raise ConfigurationError(f"git {words[0]}: {message.removeprefix('fatal: ').removeprefix('error: ')}")
+            raise ConfigurationError(f"git {arguments[0]}: {message.removeprefix('fatal: ').removeprefix('error: ')}")
         return git.stdout.rstrip("\n")
 
     def commit(self, revision: str) -> str:

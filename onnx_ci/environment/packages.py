@@ -7,6 +7,7 @@ package, or the plug-in ``GROUP:NAME``, and prints what it reports as a line of 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import importlib
 import json
@@ -21,10 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onnx_ci.environment.nvidia import newest_cuda
-from onnx_ci.environment.plugins import EXPORTERS, OF_CELLS, RUNTIMES, check_names
 from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS, version_of
 from onnx_ci.errors import EnvironmentLacksError, OnnxCiError, first_line, message_of
+from onnx_ci.plugins import EXPORTERS, OF_CELLS, RUNTIMES, check_names
 from onnx_ci.processes.supervisor import how_it_ended
 
 IMPORT_TIMEOUT = 120.0
@@ -62,6 +62,17 @@ def _torch() -> dict[str, Any]:
         if (newest := newest_cuda()) is not None:
             facts["driver_cuda"] = newest
     return facts
+
+
+def newest_cuda() -> str | None:
+    """The newest CUDA that NVIDIA's driver supports, such as ``13.0``; ``None`` without a driver. torch cannot tell."""
+    version = ctypes.c_int()
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+        error = driver.cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return None
+    return None if error else f"{version.value // 1000}.{version.value % 1000 // 10}"  # 13000 is 13.0
 
 
 def _onnx() -> dict[str, Any]:
@@ -142,7 +153,7 @@ def newest_opset() -> int:
 
 
 @functools.cache
-def newest_known_opset() -> int | None:
+def newest_opset_of_onnx() -> int | None:
     """The newest opset that onnx knows, whatever can run it; ``None`` if onnx cannot be imported."""
     opset: int | None = inspect_packages(("onnx",))["onnx"].facts.get("opset")
     return opset

@@ -7,13 +7,14 @@ import importlib.util
 import platform
 from collections.abc import Mapping, Sequence
 
-from onnx_ci.environment.plugins import RUNTIMES, plugin_versions, version_in_name
 from onnx_ci.errors import EnvironmentLacksError
+from onnx_ci.plugins import RUNTIMES, plugin_versions, version_in_name
 
-RUNTIME_DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu")
+RUNTIME_DISTRIBUTIONS = RUNTIMES.distributions["onnxruntime"]
 """The two wheels that provide the package ``onnxruntime``; installed together, they overwrite each other's files."""
 
-RECORDED = ("onnx-ci", "torch", "torchvision", "onnx", *RUNTIME_DISTRIBUTIONS, "onnxscript", "openvino", "numpy", "pytest")
+_OF_RUNTIMES = tuple(name for names in RUNTIMES.distributions.values() for name in names)
+RECORDED = ("onnx-ci", "torch", "torchvision", "onnx", *_OF_RUNTIMES, "onnxscript", "numpy", "pytest")
 
 
 def version_of(distribution: str) -> str | None:
@@ -30,13 +31,13 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "platform": platform.platform(), **packages, **plugin_versions()}
 
 
-def differing_versions(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+def describe_version_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """``onnxruntime 1.22.0 → 1.23.0, torch 2.12.0 → 2.13.0``, or an empty string."""
     names = sorted(name for name in {**before, **now} if before.get(name) != now.get(name))
     return ", ".join(f"{name} {before.get(name, 'absent')} → {now.get(name, 'absent')}" for name in names)
 
 
-def bug_in_words() -> str:
+def describe_bug() -> str:
     """The remedy for an error of onnx-ci itself, with the versions that a report of it needs."""
     listed = ", ".join(f"{name} {version}" for name, version in versions().items())
     return f"this is a bug in onnx-ci; please report it with the lines above, the command and these versions: {listed}"
@@ -69,7 +70,9 @@ def require_runtime(runtimes: Sequence[str] | None = None) -> None:
     """
     if (missing := missing_runtime()) is not None:
         raise EnvironmentLacksError("; ".join(missing))
-    if "openvino" in (runtimes or ()) and importlib.util.find_spec("openvino") is None:
-        raise EnvironmentLacksError("OpenVINO is requested but not installed; install onnx-ci[openvino]")
+    for name in runtimes or ():
+        needed = RUNTIMES.distributions.get(name)
+        if needed is not None and importlib.util.find_spec(needed[0]) is None:
+            raise EnvironmentLacksError(f"the runtime {name} is requested but not installed; install onnx-ci[{name}]")
     for name in filter(version_in_name, runtimes or ()):
         RUNTIMES.versioned_class(name).install(version_in_name(name))

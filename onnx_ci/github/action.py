@@ -24,16 +24,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from onnx_ci.config.values import OFF
-from onnx_ci.errors import ConfigurationError, ExitCode, describe_exception
+from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, describe_exception
 from onnx_ci.github import runner
-from onnx_ci.github.annotations import annotations_of
 from onnx_ci.github.inputs import Inputs, read_inputs
 from onnx_ci.github.install import install
 from onnx_ci.github.publish import publish
-from onnx_ci.report import sarif
+from onnx_ci.report.annotations import Annotation, failures_of, warnings_of
 from onnx_ci.report.markdown import escape
 from onnx_ci.report.text import summary_lines
-from onnx_ci.results.files import read_json, write_json, write_text
+from onnx_ci.results.files import read_json, write_json
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.rules import DEATHS
 from onnx_ci.results.run_report import RunReport
@@ -60,13 +59,19 @@ def prepare() -> ExitCode:
     """Validate the inputs, install onnx-ci, and choose the folders for this use of the action."""
     try:
         inputs = read_inputs(os.environ)
-    except ConfigurationError as error:
-        return _give_up(str(error), ExitCode.USAGE)
-    if problem := install(inputs):
-        return _give_up(problem, ExitCode.ENVIRONMENT)
+        install(inputs)
+    except OnnxCiError as error:
+        return _give_up(str(error), error.exit_code)
     places = _Places.new()
     places.inputs.write_text(json.dumps(to_json(inputs)), encoding="utf-8")
-    name = inputs.artifact_name or places.name
+    # A name that no other job of the run and no other use of the action in this job has.
+    parts = [
+        "onnx-ci",
+        os.environ.get("GITHUB_JOB"),
+        os.environ.get("JOB_INDEX"),
+        places.number if places.number != "1" else "",
+    ]
+    name = inputs.artifact_name or "-".join(filter(None, parts))
     runner.write_output("folder", str(places.folder))
     runner.write_output("artifact-name", name)
     if inputs.cache != OFF and inputs.mode == "run":
@@ -104,7 +109,7 @@ def _saves(cache: str) -> bool:
 
 def gate() -> ExitCode:
     """Run the command that the inputs request. Its exit code becomes an output of the step, and the step itself succeeds."""
-    places = _Places(folder=Path(os.environ.pop("FOLDER")))  # the verdicts in the cache depend on the command's variables
+    places = _Places(Path(os.environ.pop("FOLDER")))  # the verdicts in the cache depend on the command's variables
     inputs = from_json(Inputs, json.loads(places.inputs.read_text(encoding="utf-8")))
     places.upload.mkdir()
     code = {"run": _run, "matrix": _matrix, "report": _merge}[inputs.mode](inputs, places)
@@ -112,11 +117,26 @@ def gate() -> ExitCode:
     return ExitCode.PASSED
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class _Places:
-    """The files and folders of one use of the action."""
+    """The files and folders of one use of the action.
 
-    folder: Path
+    Args:
+        folder: the folder of this use.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.inputs = folder / "inputs.json"
+        self.summary = folder / "summary.md"
+        self.upload = folder / "upload"
+        """The folder to upload: the reports and the ONNX files."""
+        self.report = self.upload / "report.json"
+        self.page = self.upload / "report.html"
+        self.artifacts = self.upload / "onnx"
+        self.cache = folder.with_name("onnx-ci-cache")
+        """One for all uses in a job: the key of a verdict contains everything that the verdict depends on."""
+        self.number = folder.name.removeprefix("onnx-ci-")
+        """Counts the uses of the action in this job, from 1."""
 
     @classmethod
     def new(cls) -> _Places:
@@ -125,52 +145,7 @@ class _Places:
         folders = (temporary / f"onnx-ci-{number}" for number in itertools.count(1))
         folder = next(folder for folder in folders if not folder.exists())
         folder.mkdir(parents=True)
-        return cls(folder=folder)
-
-    @property
-    def name(self) -> str:
-        """A name that no other job of the run and no other use of the action in this job has."""
-        number = self.number if self.number != "1" else ""
-        return "-".join(filter(None, ["onnx-ci", os.environ.get("GITHUB_JOB"), os.environ.get("JOB_INDEX"), number]))
-
-    @property
-    def number(self) -> str:
-        """Counts the uses of the action in this job, from 1."""
-        return self.folder.name.removeprefix("onnx-ci-")
-
-    @property
-    def inputs(self) -> Path:
-        return self.folder / "inputs.json"
-
-    @property
-    def cache(self) -> Path:
-        """One for all uses in a job: the key of a verdict contains everything that the verdict depends on."""
-        return self.folder.with_name("onnx-ci-cache")
-
-    @property
-    def summary(self) -> Path:
-        return self.folder / "summary.md"
-
-    @property
-    def upload(self) -> Path:
-        """The folder to upload: the reports and the ONNX files."""
-        return self.folder / "upload"
-
-    @property
-    def report(self) -> Path:
-        return self.upload / "report.json"
-
-    @property
-    def page(self) -> Path:
-        return self.upload / "report.html"
-
-    @property
-    def sarif(self) -> Path:
-        return self.upload / "report.sarif"
-
-    @property
-    def artifacts(self) -> Path:
-        return self.upload / "onnx"
+        return cls(folder)
 
 
 def _run(inputs: Inputs, places: _Places) -> ExitCode:
@@ -180,9 +155,8 @@ def _run(inputs: Inputs, places: _Places) -> ExitCode:
 
 
 def _merge(inputs: Inputs, places: _Places) -> ExitCode:
-    targets = {"json": places.report, "html": places.page, "markdown": places.summary}
-    flags = [*inputs.args, *(f"--{name}={path}" for name, path in targets.items())]
-    return _conclude(inputs, places, _onnx_ci(inputs, "report", *flags, "--", *inputs.paths))
+    targets = [f"--json={places.report}", f"--html={places.page}", f"--markdown={places.summary}"]
+    return _conclude(inputs, places, _onnx_ci(inputs, "report", *inputs.args, *targets, "--", *inputs.paths))
 
 
 def _matrix(inputs: Inputs, places: _Places) -> ExitCode:
@@ -223,8 +197,6 @@ def _conclude(inputs: Inputs, places: _Places, ended: runner.Ended) -> ExitCode:
         write_json(report, places.report)
     if not places.page.is_file():
         _onnx_ci(inputs, "report", "--part", f"--html={places.page}", "--", str(places.report), output=Path(os.devnull))
-    workspace = Path(os.environ.get("GITHUB_WORKSPACE") or ".")
-    write_text(sarif.render(report, Path(inputs.directory), workspace), places.sarif)
     _show(report, inputs, places, ended)
     return ExitCode(ended.code) if ended.code in list(ExitCode) else ExitCode.INTERNAL
 
@@ -253,7 +225,7 @@ def _with_files(report: RunReport, inputs: Inputs, places: _Places) -> RunReport
     flags = [*words, "--shard=1/1", f"--select={','.join(failed)}", f"--cache={OFF}"]
     targets = [f"--artifacts={places.artifacts}", f"--report={again}"]
     # The files that the caller asks for are those of the first run.
-    targets += [f"--{form}={places.folder / f'again.{form}'}" for form in ("html", "junit", "sarif")]
+    targets += [f"--{form}={places.folder / f'again.{form}'}" for form in ("html", "junit", "code-quality")]
     targets.append(f"--summary={os.devnull}")
     # The log has its output already.
     command = ("run", *flags, *targets, "--", *inputs.paths)
@@ -297,6 +269,25 @@ def _show(report: RunReport, inputs: Inputs, places: _Places, ended: runner.Ende
     runner.write_output("report", _delivered(places.report, inputs))
     runner.write_output("html", _delivered(places.page, inputs))
     runner.write_output("upload", str(places.upload) if _is_uploaded(report, inputs) else "")
+
+
+def annotations_of(report: RunReport, directory: Path, workspace: Path) -> list[Annotation]:
+    """As many annotations of ``report`` as GitHub shows, failures first.
+
+    Args:
+        report: the report.
+        directory: the folder that the run worked in.
+        workspace: the root of the checkout, to which the paths of annotations are relative.
+    """
+    shown: list[Annotation] = []
+    for found in (failures_of(report, directory, workspace), warnings_of(report, directory, workspace)):
+        if len(found) <= runner.ANNOTATION_LIMIT:
+            shown += found
+        else:
+            first = found[: runner.ANNOTATION_LIMIT - 1]
+            rest = f"… and {len(found) - len(first)} more, in the summary and the report"
+            shown += [*first, Annotation(level=first[0].level, message=rest)]
+    return shown
 
 
 def _delivered(file: Path, inputs: Inputs) -> str:

@@ -38,7 +38,6 @@ _REFUSED_FLAGS = {
 }
 """The flags that the action itself passes to the command, and what to do instead."""
 _ARTIFACT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+ -]{0,119}")
-_BRANCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*){0,9}")
 _LONGEST_SHOWN = 80
 
 
@@ -79,10 +78,12 @@ def read_inputs(environment: Mapping[str, str]) -> Inputs:
     mode = _choice(environment, "mode", tuple(SETTINGS))
     directory = _directory(environment)
     install, extras = _install(environment)
+    paths = tuple(line.strip() for line in _text(environment, "paths").splitlines() if line.strip())
+    _check_paths("paths", paths, directory)
     inputs = Inputs(
         mode=mode,
         directory=str(directory),
-        paths=_paths(environment, directory),
+        paths=paths,
         settings=_settings(environment, mode),
         args=_args(environment, directory),
         install=install,
@@ -107,9 +108,6 @@ class PublishInputs:
 
     comment: bool
     check: bool
-    sarif: bool
-    badge: str
-    """The branch for the badge and the page; empty for none."""
     artifact_name: str
 
 
@@ -122,14 +120,10 @@ def read_publish_inputs(environment: Mapping[str, str]) -> PublishInputs:
     Raises:
         ConfigurationError: an input is invalid.
     """
-    switches = {name: _choice(environment, name, ("false", "true")) == "true" for name in ("comment", "check", "sarif")}
-    branch = _text(environment, "badge")
-    if branch and (not _BRANCH.fullmatch(branch) or ".." in branch):
-        raise ConfigurationError(f"the input 'badge' must be the name of a branch, such as onnx-ci, not {_shown(branch)}")
-    if not branch and not any(switches.values()):
-        raise ConfigurationError("nothing is to be published: set 'comment', 'check', 'sarif' or 'badge'")
-    name = _artifact_name(environment) or "onnx-export"
-    return PublishInputs(**switches, badge=branch, artifact_name=name)
+    switches = {name: _choice(environment, name, ("false", "true")) == "true" for name in ("comment", "check")}
+    if not any(switches.values()):
+        raise ConfigurationError("nothing is to be published: set 'comment' or 'check'")
+    return PublishInputs(**switches, artifact_name=_artifact_name(environment) or "onnx-export")
 
 
 def _text(environment: Mapping[str, str], name: str) -> str:
@@ -172,12 +166,6 @@ def _is_possible(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     return True
-
-
-def _paths(environment: Mapping[str, str], directory: Path) -> tuple[str, ...]:
-    lines = tuple(line.strip() for line in _text(environment, "paths").splitlines() if line.strip())
-    _check_paths("paths", lines, directory)
-    return lines
 
 
 def _check_paths(name: str, words: Iterable[str], directory: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS
+from onnx_ci.errors import EnvironmentLacksError
 from onnx_ci.github import runner
 from onnx_ci.github.inputs import Inputs, project
 
@@ -23,23 +24,26 @@ _NEEDED_TO_MERGE = ("click", "jinja2", "psutil")
 _NEVER_CHANGED = frozenset({"torch", *RUNTIME_DISTRIBUTIONS})
 
 
-def install(inputs: Inputs) -> str | None:
+def install(inputs: Inputs) -> None:
     """Install onnx-ci according to the input ``install``.
 
-    Returns:
-        A message with the problem and its remedy, if onnx-ci cannot run.
+    Raises:
+        EnvironmentLacksError: onnx-ci cannot run.
     """
     if not inputs.install:
         with runner.group("Look for onnx-ci"):
             trial = runner.run([sys.executable, "-P", "-c", "import onnx_ci.cli.main"])
-        problem = f"onnx-ci cannot be imported ({trial.message}), and the input 'install' is false; set it to true"
-        return problem if trial.code else None
+        if trial.code:
+            raise EnvironmentLacksError(
+                f"onnx-ci cannot be imported ({trial.message}), and the input 'install' is false; set it to true"
+            )
+        return
     pins = installed()
     with runner.group("Install onnx-ci"):
         if _pip(pins, _requirements(inputs)):
             # The caller's packages may already conflict with each other; let pip resolve that.
             if _pip([pin for pin in pins if pin.partition("==")[0] in _NEVER_CHANGED], _requirements(inputs)):
-                return (
+                raise EnvironmentLacksError(
                     "pip cannot install onnx-ci alongside the installed torch and ONNX Runtime; the log shows why. "
                     "Install onnx-ci in your own step and set the input 'install' to false"
                 )
@@ -48,7 +52,6 @@ def install(inputs: Inputs) -> str | None:
         # It only formats messages to GitHub, so the gate works without it if it conflicts with the caller's packages.
         if inputs.mode != "report" and _pip(installed(), project(os.environ)["optional-dependencies"]["github"]):
             print("github-action-toolkit is not used: it cannot be installed alongside the installed packages")
-    return None
 
 
 def installed() -> list[str]:

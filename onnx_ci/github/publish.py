@@ -11,29 +11,23 @@ grants, even if the jobs are skipped.
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import gzip
-import html
-import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError
 from onnx_ci.github import runner
-from onnx_ci.github.artifact import DOWNLOAD_LIMIT, Artifact
-from onnx_ci.github.branch import replace_branch
+from onnx_ci.github.artifact import DOWNLOAD_LIMIT, report_of
 from onnx_ci.github.comment import Comment, decide
 from onnx_ci.github.inputs import PublishInputs, read_publish_inputs
 from onnx_ci.github.rest import ApiError, Repository
-from onnx_ci.report.comparison import Comparison, compare
+from onnx_ci.report.comparison import RunComparison, compare_runs
 from onnx_ci.report.merge import merge
-from onnx_ci.report.pull_request import Links, badge, comment, headline
+from onnx_ci.report.pull_request import Links, comment, headline
 from onnx_ci.results.json_data import NotJsonError, from_json, read_document
 from onnx_ci.results.records import Problem
 from onnx_ci.results.run_report import RunReport
@@ -45,8 +39,6 @@ _AUTHOR = "github-actions[bot]"
 _TITLE_LIMIT = 200
 _OF_A_BRANCH = ("push", "schedule", "workflow_dispatch")
 """The events whose runs are about the last commit of a branch of this repository."""
-_PER_BRANCH = 100
-"""How many of the latest runs about a branch are searched for a later one."""
 _BASE_RUNS = 5
 """How many runs of the base branch are searched for a report."""
 _NEVER_RAN = ("skipped", "action_required")
@@ -61,37 +53,40 @@ _TOKEN = re.compile(r"[!-~]+")
 def publish() -> ExitCode:
     """Publish what the inputs request about the run that this one was started by."""
     try:
-        inputs = read_publish_inputs(os.environ)
-        repository = _repository(os.environ)
-        event = _event(os.environ)
-        if event.workflow_run.head_repository is None:
-            return _nothing("the repository that the run's commit is from is gone")
-        with tempfile.TemporaryDirectory() as folder:
-            run, file = event.workflow_run, Path(folder, "head.zip")
-            if run.conclusion in _NEVER_RAN:
-                return _nothing(f"the run has not run: it is {run.conclusion}")
-            # Jobs that are not repeated have their artifacts from an earlier attempt. These count if each job ended well, also
-            # one that is allowed to fail.
-            jobs = _jobs(repository, run) if run.has_succeeded and run.run_attempt > 1 else []
-            is_repeated_well = bool(jobs) and all(job.has_ended_well for job in jobs)
-            artifact = _artifact(repository, run, inputs.artifact_name, file, any_attempt=is_repeated_well)
-            if artifact is None and run.has_succeeded:
-                return _nothing(f"the run has no artifact {inputs.artifact_name!r}")
-            uploaded, problem = _uploaded(artifact)
-            report = _checked(uploaded, run, repository)
-            publication = _Publication(
-                repository=repository, event=event, inputs=inputs, report=report, folder=Path(folder),
-                artifact=artifact if report == uploaded else None,
-            )  # fmt: skip
-            if run.event == "pull_request":
-                _publish_pull_requests(publication)
-            else:
-                _publish_branch(publication)
-            if problem is not None:
-                raise problem
+        return _publish(read_publish_inputs(os.environ), _repository(), _event())
     except OnnxCiError as error:
         runner.annotate("error", str(error))
         return error.exit_code
+
+
+def _publish(inputs: PublishInputs, repository: Repository, event: _Event) -> ExitCode:
+    run = event.workflow_run
+    if run.head_repository is None:
+        return _nothing("the repository that the run's commit is from is gone")
+    if run.conclusion in _NEVER_RAN:
+        return _nothing(f"the run has not run: it is {run.conclusion}")
+    # Jobs that are not repeated have their artifacts from an earlier attempt. These count if each job ended well, also one
+    # that is allowed to fail.
+    jobs = _jobs(repository, run) if run.has_succeeded and run.run_attempt > 1 else []
+    is_repeated_well = bool(jobs) and all(job.has_ended_well for job in jobs)
+    uploaded, problem = None, None
+    try:
+        uploaded = _uploaded_report(repository, run, inputs.artifact_name, any_attempt=is_repeated_well)
+        if uploaded is None and run.has_succeeded:
+            return _nothing(f"the run has no artifact {inputs.artifact_name!r}")
+    except ConfigurationError as error:
+        problem = error
+    report = _checked(uploaded, run, repository)
+    publication = _Publication(repository=repository, event=event, inputs=inputs, report=report)
+    if run.event == "pull_request":
+        _publish_pull_requests(publication)
+    elif run.head_repository.id != event.repository.id or run.event not in _OF_A_BRANCH:
+        _nothing("the run is about neither a pull request nor a branch of this repository")
+    elif inputs.check:
+        comparison = compare_runs(report, None)
+        _check(publication, comparison, comment(comparison, Links(head=run.html_url)))
+    if problem is not None:
+        raise problem
     return ExitCode.PASSED
 
 
@@ -103,14 +98,6 @@ def _nothing(reason: str) -> ExitCode:
 def _say(text: str) -> None:
     with runner.no_commands():
         print(text)
-
-
-def _uploaded(artifact: Artifact | None) -> tuple[RunReport | None, ConfigurationError | None]:
-    """The report in an artifact, or why it cannot be used."""
-    try:
-        return None if artifact is None else artifact.report(), None
-    except ConfigurationError as error:
-        return None, error
 
 
 def _checked(report: RunReport | None, run: _Run, repository: Repository) -> RunReport:
@@ -160,7 +147,6 @@ class _HeadRepository:
 class _ThisRepository:
     id: int
     full_name: str
-    default_branch: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,12 +186,6 @@ class _Event:
 
     workflow_run: _Run
     repository: _ThisRepository
-
-    @property
-    def is_of_this_repository(self) -> bool:
-        """Whether the commit is of this repository and not of a fork."""
-        head = self.workflow_run.head_repository
-        return head is not None and head.id == self.repository.id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,52 +234,56 @@ def _of_github(kind: Any, data: Any, subject: str) -> Any:
         raise ApiError(f"what GitHub says about {subject} cannot be read: {error}") from None
 
 
-def _repository(environment: Mapping[str, str]) -> Repository:
-    token = environment.get("GITHUB_TOKEN", "").strip()
+def _repository() -> Repository:
+    token = os.environ.get("GITHUB_TOKEN", "").strip()
     if not token:
         raise ConfigurationError("there is no token; use the action publish of onnx-ci, which takes that of the job")
     if not _TOKEN.fullmatch(token):
         raise ConfigurationError("the token contains characters that a token cannot have; pass the one of the job unchanged")
-    address = environment.get("GITHUB_API_URL", "https://api.github.com")
-    return Repository(environment.get("GITHUB_REPOSITORY", ""), token, address)
+    address = os.environ.get("GITHUB_API_URL", "https://api.github.com")
+    return Repository(os.environ.get("GITHUB_REPOSITORY", ""), token, address)
 
 
-def _event(environment: Mapping[str, str]) -> _Event:
+def _event() -> _Event:
     """The event that started this run."""
-    if environment.get("GITHUB_EVENT_NAME") != "workflow_run":
+    if os.environ.get("GITHUB_EVENT_NAME") != "workflow_run":
         raise ConfigurationError("this action publishes the verdict of another workflow; start it with 'on: workflow_run'")
     try:
-        event: _Event = _of_github(_Event, read_document(Path(environment["GITHUB_EVENT_PATH"]).read_bytes()), "the event")
+        event: _Event = _of_github(_Event, read_document(Path(os.environ["GITHUB_EVENT_PATH"]).read_bytes()), "the event")
     except (KeyError, OSError, NotJsonError) as error:
         raise ApiError(f"the event in GITHUB_EVENT_PATH cannot be read: {error}; run the job again") from None
-    if event.repository.full_name != environment.get("GITHUB_REPOSITORY") or not _SHA.fullmatch(event.workflow_run.head_sha):
+    if event.repository.full_name != os.environ.get("GITHUB_REPOSITORY") or not _SHA.fullmatch(event.workflow_run.head_sha):
         raise ApiError("the event is about another repository, or about no commit")
     return event
 
 
-def _artifact(repository: Repository, run: _Run, name: str, file: Path, *, any_attempt: bool = False) -> Artifact | None:
-    """Download the artifact ``name`` of a run; ``None`` if the run has no such artifact.
+def _uploaded_report(repository: Repository, run: _Run, artifact: str, *, any_attempt: bool = False) -> RunReport | None:
+    """The report in an artifact of a run; ``None`` if the run has no such artifact.
 
     Args:
         repository: the repository of the run.
         run: the run.
-        name: the name of the artifact.
-        file: where to write it.
+        artifact: the name of the artifact.
         any_attempt: whether the artifact of an earlier attempt will do.
+
+    Raises:
+        ConfigurationError: the artifact contains no report that can be used.
     """
-    answer = repository.get(f"actions/runs/{run.id}/artifacts", name=name, per_page=100)
+    answer = repository.get(f"actions/runs/{run.id}/artifacts", name=artifact, per_page=100)
     listed = answer.get("artifacts") if isinstance(answer, dict) else None
     uploads: tuple[_Upload, ...] = _of_github(tuple[_Upload, ...], listed, "the artifacts")
     usable = [
         upload
         for upload in uploads
-        if upload.name == name and not upload.expired and (any_attempt or upload.created_at >= run.run_started_at)
+        if upload.name == artifact and not upload.expired and (any_attempt or upload.created_at >= run.run_started_at)
     ]
     if not usable:
         return None
     newest = max(usable, key=lambda upload: upload.created_at)
-    repository.download(f"actions/artifacts/{newest.id}/zip", file, DOWNLOAD_LIMIT)
-    return Artifact(file=file, name=name)
+    with tempfile.TemporaryDirectory() as folder:
+        archive = Path(folder, "artifact.zip")
+        repository.download(f"actions/artifacts/{newest.id}/zip", archive, DOWNLOAD_LIMIT)
+        return report_of(archive, artifact)
 
 
 def _pull_requests(repository: Repository, event: _Event) -> list[_PullRequest]:
@@ -327,12 +311,8 @@ class _Publication:
     repository: Repository
     event: _Event
     inputs: PublishInputs
-    artifact: Artifact | None
-    """``None`` if nothing in it can be published as it is: it is missing or damaged, or the run is not what it says."""
     report: RunReport
     """The report in the artifact, with what is missing from it."""
-    folder: Path
-    """A folder for downloads."""
 
     @property
     def gate(self) -> str:
@@ -352,10 +332,9 @@ def _base(publication: _Publication, branch: str) -> tuple[RunReport | None, str
         if run.head_repository is None or run.head_repository.id != event.repository.id or run.head_branch != branch:
             continue
         try:
-            file = publication.folder / "base.zip"
-            artifact = _artifact(repository, run, publication.gate, file, any_attempt=True)
-            if artifact is not None:
-                return artifact.report(), run.html_url
+            report = _uploaded_report(repository, run, publication.gate, any_attempt=True)
+            if report is not None:
+                return report, run.html_url
         except OnnxCiError as error:  # for example, another version of onnx-ci wrote it, or it is too large
             _say(f"the report of {run.html_url} is not used: {error}")
     return None, ""
@@ -372,61 +351,15 @@ def _publish_pull_requests(publication: _Publication) -> None:
         return
     for number, pull in enumerate(pulls):
         base, page = _base(publication, pull.base.ref)
-        comparison = compare(publication.report, base)
+        comparison = compare_runs(publication.report, base)
         text = comment(comparison, Links(head=event.workflow_run.html_url, base=page, branch=pull.base.ref))
         if inputs.check and number == 0:  # a check is about the commit
             _check(publication, comparison, text)
         if inputs.comment:
             _comment(publication, pull.number, comparison, text)
-        if inputs.sarif:
-            if event.is_of_this_repository:
-                _sarif(publication, f"refs/pull/{pull.number}/head")
-            else:
-                _say("code scanning takes no findings of a fork")
 
 
-def _publish_branch(publication: _Publication) -> None:
-    event, inputs = publication.event, publication.inputs
-    if not event.is_of_this_repository or event.workflow_run.event not in _OF_A_BRANCH:
-        _nothing("the run is about neither a pull request nor a branch of this repository")
-        return
-    branch = event.workflow_run.head_branch
-    if inputs.check:
-        comparison = compare(publication.report, None)
-        text = comment(comparison, Links(head=event.workflow_run.html_url))
-        _check(publication, comparison, text)
-    if inputs.sarif:
-        _sarif(publication, f"refs/heads/{branch}")
-    if inputs.badge and branch == event.repository.default_branch:
-        if _is_outdated(publication.repository, event):
-            _say(f"the branch {inputs.badge} stays as it is: there is a later run")
-            return
-        files = {"badge.json": json.dumps(badge(publication.report)), "index.html": _page(publication)}
-        replace_branch(publication.repository, inputs.badge, files)
-        _say(f"the branch {inputs.badge} has the badge and the page")
-
-
-def _is_outdated(repository: Repository, event: _Event) -> bool:
-    """Whether a later run of the workflow is about the same branch, such as where an old run is repeated."""
-    run = event.workflow_run
-    answer = repository.get(f"actions/workflows/{run.workflow_id}/runs", branch=str(run.head_branch), per_page=_PER_BRANCH)
-    listed = answer.get("workflow_runs") if isinstance(answer, dict) else None
-    return any(
-        each.id > run.id and each.event in _OF_A_BRANCH and each.conclusion not in _NEVER_RAN
-        for each in _of_github(tuple[_Run, ...], listed, "the runs of the branch")
-        if each.head_repository is not None and each.head_repository.id == event.repository.id
-    )
-
-
-def _page(publication: _Publication) -> str:
-    """The page of the report, or one that says why it is not shown."""
-    if publication.artifact is not None:
-        return publication.artifact.member("report.html").decode(errors="replace")
-    address, title = publication.event.workflow_run.html_url, headline(compare(publication.report, None))
-    return f'<!doctype html><meta charset="utf-8"><p>{html.escape(title)}: <a href="{html.escape(address)}">the run</a></p>\n'
-
-
-def _check(publication: _Publication, comparison: Comparison, text: str) -> None:
+def _check(publication: _Publication, comparison: RunComparison, text: str) -> None:
     """Add a check to the commit, whose title is the headline."""
     run = publication.event.workflow_run
     passed = comparison.after.verdict is RunVerdict.PASSED
@@ -443,7 +376,7 @@ def _check(publication: _Publication, comparison: Comparison, text: str) -> None
     _say(f"check: {title}")
 
 
-def _comment(publication: _Publication, number: int, comparison: Comparison, text: str) -> None:
+def _comment(publication: _Publication, number: int, comparison: RunComparison, text: str) -> None:
     """Create, edit or delete the comment on a pull request."""
     repository = publication.repository
     listed = repository.pages(f"issues/{number}/comments")
@@ -467,19 +400,3 @@ def _comment(publication: _Publication, number: int, comparison: Comparison, tex
                 raise
     done = "created" if decision.create else "edited" if decision.edit else "left as it is"
     _say(f"pull request {number}: the comment is {done}")
-
-
-def _sarif(publication: _Publication, ref: str) -> None:
-    """Upload the findings to code scanning."""
-    if publication.artifact is None:
-        _say("code scanning gets no findings of a run without a whole report: it would close those that are missing")
-        return
-    content = publication.artifact.member("report.sarif")
-    try:
-        read_document(content)
-    except ValueError as error:
-        raise ConfigurationError(f"the file report.sarif in the artifact is {error}") from None
-    packed = base64.b64encode(gzip.compress(content)).decode()
-    data = {"commit_sha": publication.event.workflow_run.head_sha, "ref": ref, "sarif": packed}
-    publication.repository.send("POST", "code-scanning/sarifs", data)
-    _say(f"code scanning has the findings for {ref}")

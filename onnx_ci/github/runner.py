@@ -1,8 +1,9 @@
 """What GitHub's runner is told: annotations, groups of the log, outputs and the job's summary. Also runs commands in its log.
 
-github-action-toolkit writes annotations, groups and the summary if it can be imported; otherwise this module does. Text is
-escaped first, because the toolkit does not escape line breaks in messages, and a line that begins with ``::`` is a command.
-Outputs are always written here, because the toolkit encodes them and the runner does not decode them.
+github-action-toolkit writes annotations and the summary where it can be imported. Before it is installed, and in the action
+that publishes, which installs nothing, this module does. Text is escaped first, because the toolkit does not escape line breaks
+in messages, and a line that begins with ``::`` is a command. Outputs are always written here, because the toolkit encodes them
+and the runner does not decode them.
 """
 
 from __future__ import annotations
@@ -64,33 +65,26 @@ def annotate(level: str, message: str, *, title: str = "onnx-ci", file: str | No
         line: a line of the file, counted from 1.
     """
     data = escape(message if len(message) <= _MESSAGE_LIMIT else message[: _MESSAGE_LIMIT - 2] + " …")
+    places = {"title": title, "file": file, "line": line}
     if toolkit := _toolkit():
-        getattr(toolkit, level)(data, title=title, file=file, line=line)
+        getattr(toolkit, level)(data, **places)
     else:
-        places = {"title": title, "file": file, "line": line}
-        properties = ",".join(f"{name}={_property(value)}" for name, value in places.items() if value is not None)
-        print(f"::{level} {properties}::{data}")
-
-
-def _property(value: str | int) -> str:
-    return escape(str(value)).replace(":", "%3A").replace(",", "%2C")
+        texts = {
+            name: escape(str(value)).replace(":", "%3A").replace(",", "%2C")
+            for name, value in places.items()
+            if value is not None
+        }
+        print(f"::{level} {','.join(f'{name}={text}' for name, text in texts.items())}::{data}")
 
 
 @contextlib.contextmanager
 def group(title: str) -> Iterator[None]:
     """Put what is printed into a collapsed group ``title`` of the log."""
-    toolkit = _toolkit()
-    if toolkit:
-        toolkit.start_group(escape(title))
-    else:
-        print(f"::group::{escape(title)}")
+    print(f"::group::{escape(title)}")
     try:
         yield
     finally:
-        if toolkit:
-            toolkit.end_group()
-        else:
-            print("::endgroup::")
+        print("::endgroup::")
 
 
 @contextlib.contextmanager

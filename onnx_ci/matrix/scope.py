@@ -13,10 +13,10 @@ from onnx_ci.collection.expectations import CellPattern, expectations_of
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.collection.recipe import Recipe, declared_in
 from onnx_ci.config.settings import Settings
-from onnx_ci.environment.packages import newest_known_opset, newest_opset
-from onnx_ci.environment.plugins import base_name
+from onnx_ci.environment.packages import newest_opset, newest_opset_of_onnx
 from onnx_ci.errors import ConfigurationError, did_you_mean
 from onnx_ci.opsets import CUSTOM, DEFAULT_OPSETS, OPEN_END, default_exporter, format_opsets, sample_opsets
+from onnx_ci.plugins import base_name
 from onnx_ci.results.records import Cell, Exclusion, Problem, SettingSource
 from onnx_ci.results.verdict import Expectation
 
@@ -124,7 +124,7 @@ def _check_opsets(settings: Settings) -> None:
     opsets = settings.opsets
     if not opsets or is_open(opsets) or opsets[-1] <= _SURELY_KNOWN:
         return
-    newest = newest_known_opset()
+    newest = newest_opset_of_onnx()
     if newest is not None and opsets[-1] > newest:
         raise ConfigurationError(
             f"{settings.origins['opsets']}: the installed onnx knows no opset {opsets[-1]}, and {newest} is its newest; "

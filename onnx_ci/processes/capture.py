@@ -187,6 +187,15 @@ def _redirected_descriptors(target: int) -> Iterator[None]:
             os.close(copy)
 
 
+def fill_standard_descriptors() -> None:
+    """Open those of the first three descriptors that are closed. A new file with such a number would get what is printed."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+
+
 _stage_listener: Callable[[str], None] | None = None
 
 

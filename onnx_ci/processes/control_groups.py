@@ -8,9 +8,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
-
-_Limit = TypeVar("_Limit", int, float)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,11 +21,11 @@ class ControlGroups:
 
     def memory(self) -> int | None:
         """The bytes of memory that they allow; ``None`` without a limit."""
-        return min(filter(None, map(_memory_of, self._folders("memory"))), default=None)
+        return min((limit for limit in map(_memory_of, self._folders("memory")) if limit > 0), default=None)
 
     def cores(self) -> float | None:
         """The number of cores that equals the processor time that they allow; ``None`` without a limit."""
-        return min(filter(None, map(_cores_of, self._folders("cpu"))), default=None)
+        return min((limit for limit in map(_cores_of, self._folders("cpu")) if limit > 0), default=None)
 
     def _folders(self, controller: str) -> Iterator[Path]:
         """The folders that may hold limits: those of this process's group and of the groups that contain it."""
@@ -48,26 +45,23 @@ class ControlGroups:
                     yield from (place for place in (folder, *folder.parents) if place.is_relative_to(root))
 
 
-def _memory_of(folder: Path) -> int | None:
+def _memory_of(folder: Path) -> int:
+    """The bytes of memory that a group allows; not above 0 without a limit."""
     for name in ("memory.max", "memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
-            return _positive(int((folder / name).read_text()))
-    return None
+            return int((folder / name).read_text())
+    return 0
 
 
-def _cores_of(folder: Path) -> float | None:
+def _cores_of(folder: Path) -> float:
+    """The cores that a group allows; not above 0 without a limit."""
     with contextlib.suppress(OSError, ValueError, ArithmeticError):  # no such file, or "max 100000"
         quota, period = map(int, (folder / "cpu.max").read_text().split())
-        return _positive(quota / period)
+        return quota / period
     with contextlib.suppress(OSError, ValueError, ArithmeticError):
         quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
-        return _positive(quota / period)
-    return None
-
-
-def _positive(limit: _Limit) -> _Limit | None:
-    """A limit; ``None`` for -1, which means no limit."""
-    return limit if limit > 0 else None
+        return quota / period
+    return 0.0
 
 
 def usable_cores(groups: ControlGroups = ControlGroups()) -> int:

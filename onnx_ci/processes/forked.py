@@ -1,14 +1,13 @@
 """Forked processes: libraries are already imported, so a process costs milliseconds. Linux only.
 
 They are forked from this process, or from a process that serves forks (:class:`ForkServer`): a new Python, which
-:meth:`ForkedProcesses.start_python` starts, or a fork of such a process. This process supervises all of them by pipes that
-other forks cannot reach. On macOS, system libraries abort a fork that uses them; Windows has no forks.
+:meth:`ForkedProcesses.start_python` starts, or a fork of such a process. This process supervises all of them. On macOS, system
+libraries abort a fork that uses them; Windows has no forks.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import gc
 import json
@@ -18,11 +17,10 @@ import select
 import shutil
 import signal
 import socket
-import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NoReturn
@@ -30,52 +28,73 @@ from typing import IO, NoReturn
 import psutil
 
 from onnx_ci.processes.allocator import share_one_heap
-from onnx_ci.processes.child import Line, new_python, settle, temporary_folder, work_to_the_end
+from onnx_ci.processes.child import Task, settle, start_python, work_to_the_end, write_message
 from onnx_ci.processes.clock import CLOCK
-from onnx_ci.processes.descriptors import Channel, point_at_devnull
-from onnx_ci.processes.limits import ProcessLimits
-from onnx_ci.processes.signals import end_with_parent
-from onnx_ci.processes.starter import Starter
-from onnx_ci.processes.supervisor import GRACE, Message, Processes, Work, new_token, resident
-
-with contextlib.suppress(ImportError):  # Windows has no forks
-    from os import fork  # an own reference: a recipe file can replace the original
+from onnx_ci.processes.limits import Limits
+from onnx_ci.processes.supervisor import GRACE, Child, Message, Processes, Starter, Work, resident
 
 _WORK = "work.pickle"
-"""The file with the pickled work of a process, in its folder."""
+"""The file with the pickled work of a fork of another process, in its folder."""
 _REPLY_SECONDS = 20.0
-"""The time limit of a process that serves forks for one fork. It does nothing else, unless a recipe file prevents that."""
+"""The time limit of a process that serves forks for one fork. It does nothing else, unless something has stopped it."""
 _REAP_SECONDS = 0.02
 """The time between two checks of such a process whether one of its forks has ended."""
+_FORKED, _ENDED = "forked", "ended"
+"""The keys of its messages: it has forked a process, or tried to; one has ended."""
 
 
 class ForkedInbox:
     """The messages to a forked process while it runs.
 
     Args:
-        descriptor: the end of the pipe from which they are read.
+        descriptor: the socket to its supervisor.
     """
 
     def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
+        self._socket = _socket(descriptor)
         self._unread = b""
-        os.set_blocking(descriptor, False)
+
+    def fileno(self) -> int:
+        """The descriptor of the socket."""
+        return self._socket.fileno()
 
     def arrived(self) -> list[Message] | None:
         """The messages that have arrived since the last call; ``None`` if no more can arrive."""
-        with contextlib.suppress(BlockingIOError):
-            while read := os.read(self.descriptor, 2**16):
-                self._unread += read
-            return None
+        while (read := _read(self._socket)) is not None:
+            if not read:
+                return None
+            self._unread += read
         *lines, self._unread = self._unread.split(b"\n")
         return [json.loads(line) for line in lines]
 
     def __iter__(self) -> Iterator[Message]:
-        lines = select.poll()
-        lines.register(self.descriptor, select.POLLIN)
         while (messages := self.arrived()) is not None:
             yield from messages
-            lines.poll()
+            _wait([self])
+
+
+def _socket(descriptor: int) -> socket.socket:
+    end = socket.socket(fileno=descriptor)
+    end.settimeout(None)  # the project may have set another default
+    return end
+
+
+def _read(end: socket.socket) -> bytes | None:
+    """What has arrived from the other end; empty if that is closed, ``None`` if nothing has arrived."""
+    try:
+        return end.recv(2**16, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return None
+    except ConnectionError:  # it was closed before it had read everything
+        return b""
+
+
+def _wait(ends: Iterable[socket.socket | ForkedInbox], seconds: float | None = None) -> list[int]:
+    """Wait until something has arrived. Returns where, as descriptors: of none if ``seconds`` pass before that."""
+    lines = select.poll()
+    for end in ends:
+        lines.register(end, select.POLLIN)
+    return [descriptor for descriptor, _ in lines.poll(None if seconds is None else 1000 * seconds)]
 
 
 class ForkedProcesses(Processes["_ForkedChild"]):
@@ -83,39 +102,22 @@ class ForkedProcesses(Processes["_ForkedChild"]):
 
     Args:
         scratch: a folder for their files. Each has its own folder in it, which is removed with the process.
-        channels: pipes and sockets of this process that none of them may reach.
         caller: the inbox of this process. A message in it also ends :meth:`wait`.
     """
 
-    def __init__(self, scratch: Path, channels: Iterable[Channel] = (), caller: ForkedInbox | None = None) -> None:
+    def __init__(self, scratch: Path, caller: ForkedInbox | None = None) -> None:
         super().__init__()
-        self._scratch, self._channels = scratch, tuple(channels)
-        self._inbox = None if caller is None else caller.descriptor
-        """Where messages to this process arrive."""
+        self._scratch, self._caller = scratch, caller
 
     def _start(self, work: Work, warm_up: Callable[[], object] | None, has_inbox: bool) -> _ForkedChild:
         if warm_up is not None:
             warm_up()  # here, because forks inherit it
-        with self._new_ends(has_inbox=has_inbox) as ends:
-            controls = [child.forks.control.fileno() for child in self._children if child.forks is not None]
-            siblings = [end for child in self._children for end in (child.line, child.requests, child.output.fileno())]
-            channels = [channel.number for channel in self._channels if channel.is_open]
-            foreign = (ends.line_read, ends.requests, self._inbox, *siblings, *controls, *channels)
-            life = _Life(
-                work=work,
-                line=Line(ends.line, ends.token),
-                inbox=ends.inbox,
-                control=None,
-                output=ends.output.fileno(),
-                folder=ends.folder,
-                parent=os.getpid(),
-                foreign=tuple(descriptor for descriptor in foreign if descriptor is not None),
-            )
-            share_one_heap()
-            pid = self._starter.do(functools.partial(_fork, life.live))
-            return ends.child(pid, functools.partial(_exit_code_of_child, pid))
+        with self._new_child() as (child, ends):
+            pid = ends.fork(work, self._starter, "inbox" if has_inbox else "")
+            child.has_started(pid, functools.partial(_exit_code_of_child, pid), inherited=resident(pid))
+            return child
 
-    def start_python(self, key: object, work: Work, limits: ProcessLimits) -> None:
+    def start_python(self, key: object, work: Work, limits: Limits) -> None:
         """Start a new Python that does ``work``, with a :class:`ForkServer` as its second argument.
 
         Args:
@@ -126,13 +128,16 @@ class ForkedProcesses(Processes["_ForkedChild"]):
         Raises:
             OSError: its files cannot be created, the system refuses another process, or the work cannot be pickled.
         """
-        with self._new_ends(can_fork=True) as ends:
-            _write_work(ends, work)
-            process = self._starter.do(functools.partial(_python, ends))
-            self._supervise(key, ends.child(process.pid, process.poll), limits)
+        with self._new_child() as (child, ends):
+            task = Task(arguments=["onnx-ci"], warm_up=_pickled(None), work=_pickled(work), channel=ForkServer)
+            line = ends.line
+            process = start_python(task, ends.folder, self._starter.do, stdin=line, stdout=line, output=ends.output)
+            child.has_started(process.pid, process.poll)
+            child.serves_forks = True
+            self._supervise(key, child, limits)
 
     def start_from(
-        self, parent: object, key: object, work: Work, limits: ProcessLimits, *, has_inbox: bool = False, can_fork: bool = False
+        self, parent: object, key: object, work: Work, limits: Limits, *, has_inbox: bool = False, can_fork: bool = False
     ) -> None:
         """Let a process that serves forks fork another one, which does ``work``.
 
@@ -147,158 +152,130 @@ class ForkedProcesses(Processes["_ForkedChild"]):
         Raises:
             OSError: its files cannot be created, the work cannot be pickled, or the parent cannot fork.
         """
-        forks = self._alive(parent).child.forks
-        if forks is None:
-            raise ValueError("this process serves no forks")
-        with self._new_ends(has_inbox=has_inbox, can_fork=can_fork) as ends:
-            _write_work(ends, work)
-            request = _ForkRequest(token=ends.token, folder=str(ends.folder), has_inbox=has_inbox, can_fork=can_fork)
-            pid = forks.ask(request, ends.of_child)
-            self._supervise(key, ends.child(pid, functools.partial(forks.exit_code, pid)), limits)
+        forks = self._alive(parent)
+        with self._new_child() as (child, ends):
+            (ends.folder / _WORK).write_bytes(_pickled(work))
+            pid = forks.fork(ends, "inbox" if has_inbox else "forks" if can_fork else "")
+            child.has_started(pid, functools.partial(forks.exit_code_of, pid), inherited=resident(pid))
+            child.serves_forks = can_fork
+            self._supervise(key, child, limits)
 
     @contextlib.contextmanager
-    def _new_ends(self, *, has_inbox: bool = False, can_fork: bool = False) -> Iterator[_Ends]:
-        """The files of a new process. Those that only the process needs are closed after the block; all are, if it raises."""
+    def _new_child(self) -> Iterator[tuple[_ForkedChild, _Ends]]:
+        """A new process that is to be started in the block, and what it gets, which is closed here after the block."""
         folder = Path(tempfile.mkdtemp(dir=self._scratch))
-        with contextlib.ExitStack() as undo, contextlib.ExitStack() as always:
+        with contextlib.ExitStack() as undo:
             undo.callback(shutil.rmtree, folder, ignore_errors=True)
             output: IO[bytes] = undo.enter_context(tempfile.TemporaryFile("ab+", dir=folder, buffering=0))
-            line_read, line = _pipe(undo, always)
-            inbox, requests = _pipe(always, undo) if has_inbox else (None, None)
-            control = control_of_child = None
-            if can_fork:
-                control, control_of_child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                always.callback(control_of_child.close)
-                undo.callback(control.close)
-            yield _Ends(
-                folder=folder,
-                token=new_token(),
-                output=output,
-                line_read=line_read,
-                line=line,
-                inbox=inbox,
-                requests=requests,
-                control=control,
-                control_of_child=control_of_child,
-            )
+            line, of_child = socket.socketpair()
+            undo.enter_context(line)
+            with of_child:
+                line.settimeout(None)
+                of_child.settimeout(None)
+                child = _ForkedChild(folder=folder, output=output, line=line)
+                yield child, _Ends(folder=folder, line=of_child.fileno(), output=output.fileno())
             undo.pop_all()
 
     def _await(self, seconds: float) -> bool:
-        lines = select.poll()
-        for child in self._children:
-            if not child.is_cut:
-                lines.register(child.line, select.POLLIN)
-            if child.forks is not None and not child.forks.is_cut:
-                lines.register(child.forks.control, select.POLLIN)
-        if self._inbox is not None:
-            lines.register(self._inbox, select.POLLIN)
-        is_called = self._inbox in [descriptor for descriptor, _ in lines.poll(1000 * seconds)]
-        for child in self._children:
-            if child.forks is not None:
-                child.forks.look()
-        return is_called
+        lines = [child.line for child in self._running.values() if child.cut_at is None]
+        if self._caller is None:
+            _wait(lines, seconds)
+            return False
+        return self._caller.fileno() in _wait([*lines, self._caller], seconds)
 
     def let_end(self, seconds: float) -> None:
         """Let processes that serve forks end by themselves, the last one first. :meth:`close` kills those that do not."""
         end = CLOCK.monotonic() + seconds
-        for child in reversed(self._children):
-            if child.forks is None:
-                continue
-            child.forks.close()
-            while child.exit_code() is None and CLOCK.monotonic() < end:
-                time.sleep(0.01)
+        for child in reversed([*self._running.values()]):
+            if child.serves_forks:
+                child.close()
+                while child.exit_code() is None and CLOCK.monotonic() < end:
+                    time.sleep(0.01)
 
 
-@dataclass(kw_only=True)
-class _Ends:
-    """The files of a process that is being started: those that this process keeps, and those that the new one gets."""
+@dataclass(kw_only=True, eq=False)
+class _ForkedChild(Child):
+    pid: int = 0
+    line: socket.socket
+    serves_forks: bool = False
+    _find_exit_code: Callable[[], int | None] = lambda: None
+    _code: int | None = None
+    _replies: list[Message] = field(default_factory=list)
+    _codes: dict[int, int] = field(default_factory=dict)
+    """The exit codes of its forks that have ended."""
 
-    folder: Path
-    token: bytes
-    output: IO[bytes]
-    line_read: int
-    """Where this process reads its messages."""
-    line: int
-    inbox: int | None
-    requests: int | None
-    """Where this process writes messages to it."""
-    control: socket.socket | None
-    """Where this process asks it to fork."""
-    control_of_child: socket.socket | None
-
-    @property
-    def of_child(self) -> list[int]:
-        """The descriptors that the process gets, in the order in which :class:`ForkServer` expects them."""
-        control = None if self.control_of_child is None else self.control_of_child.fileno()
-        descriptors = (self.line, self.output.fileno(), self.inbox, control)
-        return [descriptor for descriptor in descriptors if descriptor is not None]
-
-    def child(self, pid: int, exit_code: Callable[[], int | None]) -> _ForkedChild:
-        """The process, once it has been started."""
-        os.set_blocking(self.line_read, False)
-        return _ForkedChild(
-            pid=pid,
-            token=self.token,
-            folder=self.folder,
-            output=self.output,
-            line=self.line_read,
-            requests=self.requests,
-            forks=None if self.control is None else _Forks(self.control),
-            inherited=resident(pid),
-            find_exit_code=exit_code,
-        )
-
-
-@dataclass(kw_only=True)
-class _ForkedChild:
-    pid: int
-    token: bytes
-    folder: Path
-    output: IO[bytes]
-    inherited: int | None
-    line: int
-    """Where this process reads its messages."""
-    requests: int | None
-    """Where this process writes messages to it."""
-    forks: _Forks | None
-    """The processes that it forks; ``None`` if it serves no forks."""
-    find_exit_code: Callable[[], int | None]
-    is_cut: bool = False
-    """Whether it has closed its end of the line."""
-    _code: int | None = field(default=None, init=False)
+    def has_started(self, pid: int, find_exit_code: Callable[[], int | None], *, inherited: int | None = None) -> None:
+        """Note the id of the process, how it is asked whether it has ended, and what memory it has from the beginning."""
+        self.pid, self._find_exit_code, self.inherited = pid, find_exit_code, inherited
 
     def read(self) -> bytes | None:
-        try:
-            read = os.read(self.line, 2**16)
-        except BlockingIOError:
-            return None
-        self.is_cut = not read
-        return read
+        return _read(self.line)
 
     def post(self, message: Message) -> None:
-        if self.requests is None:
-            raise ValueError("this process has no inbox")
-        os.write(self.requests, json.dumps(message).encode() + b"\n")
+        write_message(self.line.fileno(), message)
 
     def exit_code(self) -> int | None:
         if self._code is None:
-            self._code = self.find_exit_code()
+            self._code = self._find_exit_code()
         return self._code
 
     def close(self) -> None:
-        os.close(self.line)
-        if self.requests is not None:
-            os.close(self.requests)
-        if self.forks is not None:
-            self.forks.close()
+        self.cut_at = 0.0
+        with contextlib.suppress(OSError):
+            self.line.shutdown(socket.SHUT_RDWR)  # forks of this process may have copies of the socket
+        self.line.close()
+
+    # --- its forks
+
+    def note(self, message: Message) -> None:
+        if _ENDED in message:
+            self._codes[message[_ENDED]] = message["code"]
+        elif _FORKED in message:
+            self._replies.append(message)
+        else:
+            super().note(message)
+
+    def fork(self, ends: _Ends, channel: str) -> int:
+        """The id of a new fork of it.
+
+        Args:
+            ends: what the fork gets.
+            channel: a key of :data:`_CHANNELS`.
+
+        Raises:
+            OSError: it has ended, does not answer, or cannot fork.
+        """
+        request = json.dumps([str(ends.folder), channel]).encode()
+        end = CLOCK.monotonic() + _REPLY_SECONDS
+        with contextlib.suppress(ConnectionError):
+            socket.send_fds(self.line, [request], [ends.line, ends.output])
+            while not self._replies and self.cut_at is None:
+                if CLOCK.monotonic() > end:
+                    self.cut_at = CLOCK.monotonic()  # a late reply would be taken for the reply to another request
+                    raise TimeoutError(f"it has forked nothing for {_REPLY_SECONDS:g} s")
+                _wait([self.line], _REPLY_SECONDS)
+                self.receive()
+        if not self._replies:
+            raise BrokenPipeError("the process that it is to be forked from has ended")
+        reply = self._replies.pop(0)
+        if "error" in reply:
+            raise OSError(reply["error"])
+        return int(reply[_FORKED])
+
+    def exit_code_of(self, pid: int) -> int | None:
+        """The exit code of a fork, once it has ended. The system kills it when the process ends that forked it."""
+        self.receive()
+        if pid in self._codes:
+            return self._codes.pop(pid)  # the system may give the id to another process
+        # The supervisor is to learn first how the process ended that forked it.
+        is_late = self.cut_at is not None and CLOCK.monotonic() > self.cut_at + GRACE
+        return -signal.SIGKILL if is_late and _has_ended(pid) else None
 
 
-def _pipe(closes_reader: contextlib.ExitStack, closes_writer: contextlib.ExitStack) -> tuple[int, int]:
-    """The two ends of a new pipe, each closed by a stack."""
-    reader, writer = os.pipe()
-    closes_reader.callback(os.close, reader)
-    closes_writer.callback(os.close, writer)
-    return reader, writer
+def _pickled(value: object) -> bytes:
+    from onnx_ci.processes.pickling import pickled  # needs cloudpickle, which is not installed where reports are only read
+
+    return pickled(value)
 
 
 def _exit_code_of_child(pid: int) -> int | None:
@@ -310,101 +287,6 @@ def _exit_code_of_child(pid: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if ended else None
 
 
-# --- forks of other processes -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class _ForkRequest:
-    """A request to fork. Descriptors are sent with it."""
-
-    token: bytes
-    folder: str
-    has_inbox: bool
-    can_fork: bool
-
-
-class _Forks:
-    """The forks of a process that serves them, in the process that asks for them.
-
-    Args:
-        control: the socket to the process that serves them.
-    """
-
-    def __init__(self, control: socket.socket) -> None:
-        self.control = control
-        self.is_cut = False
-        """Whether the process has ended."""
-        self._cut_at = 0.0
-        self._codes: dict[int, int] = {}
-        self._replies: list[Message] = []
-
-    def ask(self, request: _ForkRequest, descriptors: Sequence[int]) -> int:
-        """The id of a new fork.
-
-        Raises:
-            OSError: the process has ended, does not answer, or cannot fork.
-        """
-        request_time = time.time()
-        self.control.settimeout(_REPLY_SECONDS)
-        with contextlib.suppress(ConnectionError):
-            try:
-                socket.send_fds(self.control, [pickle.dumps(request)], descriptors)
-                while not self._replies and not self.is_cut:
-                    self._receive()
-            except TimeoutError:
-                self._cut()  # a late reply would be taken for the reply to another request
-                raise TimeoutError(f"it has forked nothing for {_REPLY_SECONDS:g} s") from None
-        if not self._replies:
-            raise BrokenPipeError("the process that it is to be forked from has ended")
-        reply = self._replies.pop(0)
-        if "error" in reply:
-            raise OSError(str(reply["error"]))
-        pid = reply.get("pid")
-        if not isinstance(pid, int) or not _is_new(pid, request_time):  # this process will kill it, so it must be the right one
-            raise ConnectionError("the process that it is to be forked from names one that it has not forked")
-        return pid
-
-    def look(self) -> None:
-        """Note which forks have ended so far."""
-        self.control.settimeout(0)
-        with contextlib.suppress(BlockingIOError):
-            while not self.is_cut:
-                self._receive()
-
-    def _receive(self) -> None:
-        try:
-            packet = self.control.recv(2**12)
-        except ConnectionError:
-            packet = b""
-        try:
-            message = dict(json.loads(packet))
-            if "ended" in message:
-                self._codes[int(message["ended"])] = int(message["code"])
-            else:
-                self._replies.append(message)
-        except (ValueError, TypeError, KeyError, RecursionError):
-            self._cut()  # the process has ended, or its recipe file has written to the socket
-
-    def _cut(self) -> None:
-        if not self.is_cut:
-            self.is_cut, self._cut_at = True, CLOCK.monotonic()
-
-    def exit_code(self, pid: int) -> int | None:
-        """The exit code of a fork, once it has ended. The system kills it when the process ends that forked it."""
-        if self.control.fileno() >= 0:
-            self.look()
-        if pid in self._codes:
-            return self._codes.pop(pid)  # the system may give the id to another process
-        # The supervisor is to learn first how the process ended that forked it.
-        is_late = self.is_cut and CLOCK.monotonic() > self._cut_at + GRACE
-        return -signal.SIGKILL if is_late and _has_ended(pid) else None
-
-    def close(self) -> None:
-        """Ask for no more forks."""
-        self.is_cut, self._cut_at = True, 0.0
-        self.control.close()
-
-
 def _has_ended(pid: int) -> bool:
     """Whether another process has ended. A zombie has ended, too; in a container without an init it stays one."""
     try:
@@ -413,85 +295,48 @@ def _has_ended(pid: int) -> bool:
         return True
 
 
-def _is_new(pid: int, since: float) -> bool:
-    """Whether a process was started after ``since``, in seconds since the epoch. It may have ended already."""
-    try:
-        return pid > 1 and float(psutil.Process(pid).create_time()) >= since - 1.0
-    except psutil.NoSuchProcess:
-        return True  # a short life: the next message says how it ended
-    except (psutil.Error, OverflowError):
-        return False
+# --- in the process that is forked, or that forks others ----------------------------------------------------------------
 
 
 class ForkServer:
-    """Forks this process whenever the process that started it asks for that.
+    """Forks this process whenever its supervisor asks for that.
 
     Args:
-        control: the socket to that process.
+        descriptor: the socket to the supervisor.
     """
 
-    def __init__(self, control: socket.socket) -> None:
-        self._control = control
+    def __init__(self, descriptor: int) -> None:
+        self._line = _socket(descriptor)
         self._starter = Starter()
         self._forks: set[int] = set()
 
     def serve(self) -> None:
         """Serve requests until no more can arrive."""
-        requests = select.poll()
-        requests.register(self._control, select.POLLIN)
         while True:
-            if requests.poll(1000 * _REAP_SECONDS if self._forks else None):
-                packet, descriptors, _, _ = socket.recv_fds(self._control, 2**12, 4)
-                if not packet:
+            if _wait([self._line], _REAP_SECONDS if self._forks else None):
+                request, descriptors, _, _ = socket.recv_fds(self._line, 2**12, 2)
+                if not request:
                     return
-                self._reply(packet, descriptors)
+                self._reply(request, descriptors)
             for pid in tuple(self._forks):
                 code = _exit_code_of_child(pid)
                 if code is not None:
                     self._forks.discard(pid)
-                    self._send({"ended": pid, "code": code})
+                    write_message(self._line.fileno(), {_ENDED: pid, "code": code})
 
-    def _reply(self, packet: bytes, descriptors: Sequence[int]) -> None:
+    def _reply(self, request: bytes, descriptors: Sequence[int]) -> None:
+        (folder, channel), (line, output) = json.loads(request), descriptors
+        ends = _Ends(folder=Path(folder), line=line, output=output)
+        reply: dict[str, object] = {_FORKED: None}
         try:
-            pid = self._fork(pickle.loads(packet), descriptors)
-        except OSError as error:
-            self._send({"error": str(error)})
-        else:
+            pid = ends.fork(functools.partial(_do_pickled, ends.folder / _WORK), self._starter, channel)
             self._forks.add(pid)
-            self._send({"pid": pid})
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-
-    def _fork(self, request: _ForkRequest, descriptors: Sequence[int]) -> int:
-        line, output, *more = descriptors
-        folder = Path(request.folder)
-        life = _Life(
-            work=functools.partial(_do_pickled, folder / _WORK),
-            line=Line(line, request.token),
-            inbox=more[0] if request.has_inbox else None,
-            control=more[-1] if request.can_fork else None,
-            output=output,
-            folder=folder,
-            parent=os.getpid(),
-            foreign=(self._control.fileno(),),
-        )
-        share_one_heap()
-        return self._starter.do(functools.partial(_fork, life.run_behind_guard if request.can_fork else life.live))
-
-    def _send(self, message: Message) -> None:
-        self._control.sendall(json.dumps(message).encode())
-
-
-def _write_work(ends: _Ends, work: Work) -> None:
-    """Write the work of a process to its folder.
-
-    Raises:
-        OSError: it cannot be pickled or written.
-    """
-    from onnx_ci.processes.pickling import pickled  # needs cloudpickle, which is not installed where reports are only read
-
-    (ends.folder / _WORK).write_bytes(pickled(work))
+            reply[_FORKED] = pid
+        except OSError as error:
+            reply["error"] = str(error)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        write_message(self._line.fileno(), reply)
 
 
 def _do_pickled(path: Path, *arguments: object) -> None:
@@ -501,98 +346,46 @@ def _do_pickled(path: Path, *arguments: object) -> None:
     work(*arguments)
 
 
-def _python(ends: _Ends) -> subprocess.Popen[bytes]:
-    """A new Python that runs :func:`main`."""
-    return subprocess.Popen(
-        new_python("onnx_ci.processes.forked"),
-        stdin=None if ends.control_of_child is None else ends.control_of_child.fileno(),
-        stdout=ends.line,
-        stderr=ends.output,
-        env={**os.environ, **temporary_folder(ends.folder), _TOKEN: ends.token.decode()},
-        start_new_session=True,
-    )
-
-
-_TOKEN = "ONNX_CI_TOKEN"  # noqa: S105 (it says which lines are messages)
-
-
-def main() -> None:
-    """The main program of a new Python: do the work that was written for it."""
-    folder = Path(os.environ["TMPDIR"])
-    token = os.environ.pop(_TOKEN).encode()
-    control, line = socket.socket(fileno=os.dup(0)), os.dup(1)
-    point_at_devnull(0)
-    settle(folder, os.dup(2))
-    to_supervisor = Line(line, token)
-    work_to_the_end(to_supervisor, functools.partial(_do_pickled, folder / _WORK, to_supervisor.send, ForkServer(control)))
-
-
-# --- the fork -------------------------------------------------------------------------------------------------------
-
-
-def _fork(child: Callable[[], NoReturn]) -> int:
-    """The process id of a new process that runs ``child``."""
-    with warnings.catch_warnings():
-        # Python warns of a fork beside threads, because they may hold locks. A child that waits for one times out.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = fork()
-    if pid == 0:
-        child()
-    return pid
+_CHANNELS: Mapping[str, Callable[[int], object] | None] = {"": None, "inbox": ForkedInbox, "forks": ForkServer}
+"""What the work of a process gets besides a function to send messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Life:
-    """What a forked process does from its beginning to its end."""
+class _Ends:
+    """What a forked process gets from its supervisor."""
 
-    work: Work
-    line: Line
-    inbox: int | None
-    control: int | None
-    output: int
     folder: Path
-    parent: int
-    foreign: tuple[int, ...]
-    """Descriptors of other processes, which the work must not reach."""
-    has_session: bool = True
-    """Whether it begins a session of its own, by which all processes are found that it starts."""
+    line: int
+    """The socket for messages in both directions."""
+    output: int
 
-    def run_behind_guard(self) -> NoReturn:
-        """Do the work in a fork of this process, and end as the fork ends.
+    def fork(self, work: Work, starter: Starter, channel: str) -> int:
+        """The id of a new fork of this process that does ``work`` and ends with it."""
+        share_one_heap()
+        return starter.do(functools.partial(self._fork, work, _CHANNELS[channel], os.getpid()))
 
-        Nothing else depends on this process. So a recipe file that kills its parent kills only itself.
-        """
-        end_with_parent(signal.SIGKILL)
-        if os.getppid() != self.parent:
-            os._exit(1)
-        os.setsid()
-        inner = dataclasses.replace(self, parent=os.getpid(), has_session=False)
-        _, status = os.waitpid(_fork(inner.live), 0)
-        code = os.waitstatus_to_exitcode(status)
-        if code < 0:
-            with contextlib.suppress(OSError):  # SIGKILL has no handler
-                signal.signal(-code, signal.SIG_DFL)
-            os.kill(os.getpid(), -code)
-        os._exit(code)
+    def _fork(self, work: Work, channel: Callable[[int], object] | None, parent: int) -> int:
+        with warnings.catch_warnings():
+            # Python warns of a fork beside threads, because they may hold locks. A child that waits for one times out.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            self._live(work, channel, parent)
+        return pid
 
-    def live(self) -> NoReturn:
+    def _live(self, work: Work, channel: Callable[[int], object] | None, parent: int) -> NoReturn:
         """Do the work. This never returns into the code that forked."""
+        send = functools.partial(write_message, self.line)
+
+        def do() -> None:
+            gc.freeze()  # a collection would write to every page that the processes share
+            os.setsid()  # a session of its own, by which all processes are found that it starts
+            settle(self.folder, self.output)
+            if os.getppid() != parent:
+                os._exit(1)  # the parent died before the system was asked to kill this process with it
+            work(send, *([] if channel is None else [channel(self.line)]))
+
         try:
-            work_to_the_end(self.line, self._work)
+            work_to_the_end(send, do)
         finally:
             os._exit(1)
-
-    def _work(self) -> None:
-        gc.freeze()  # a collection would write to every page that the processes share
-        if self.has_session:
-            os.setsid()
-        settle(self.folder, self.output)
-        if os.getppid() != self.parent:
-            os._exit(1)  # the parent died before the system was asked to kill this process with it
-        point_at_devnull(0, *self.foreign)
-        arguments: list[object] = [self.line.send]
-        if self.inbox is not None:
-            arguments.append(ForkedInbox(self.inbox))
-        if self.control is not None:
-            arguments.append(ForkServer(socket.socket(fileno=self.control)))
-        self.work(*arguments)

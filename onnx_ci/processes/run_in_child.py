@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from onnx_ci.errors import EnvironmentLacksError
-from onnx_ci.processes.descriptors import Channel
-from onnx_ci.processes.limits import ProcessLimits
+from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Message, Processes, Work
 
 
-def processes_of(isolation: str, scratch: Path, channels: Iterable[Channel] = ()) -> Processes[Any]:
+def processes_of(isolation: str, scratch: Path) -> Processes[Any]:
     """The supervisor of processes of one kind.
 
     Args:
         isolation: ``fork`` or ``spawn``.
         scratch: a folder for their files.
-        channels: pipes and sockets of this process that a fork must not reach. Spawned processes do not inherit them.
     """
     if isolation == "fork":
         from onnx_ci.processes.forked import ForkedProcesses
 
-        return ForkedProcesses(scratch, channels)
+        return ForkedProcesses(scratch)
     from onnx_ci.processes.spawned import SpawnedProcesses
 
     return SpawnedProcesses(scratch)
 
 
 def run_in_child(
-    work: Work, limits: ProcessLimits, isolation: str, *, warm_up: Callable[[], object] | None = None
+    work: Work, limits: Limits, isolation: str, *, warm_up: Callable[[], object] | None = None
 ) -> Iterator[Message | Death]:
     """Do ``work`` in a process of its own, and yield its messages and its death. Without isolation, it is done in this process.
 

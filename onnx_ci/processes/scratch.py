@@ -16,16 +16,37 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from onnx_ci.processes.descriptors import fill_standard_descriptors
-from onnx_ci.processes.locks import HAS_LOCKS, lock, try_to_lock
+from onnx_ci.processes.capture import fill_standard_descriptors
 from onnx_ci.whole_files import read_regular
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+HAS_LOCKS = fcntl is not None
 _PREFIX = "onnx-ci-"
 _LOCK = ".lock"
 _NAME = re.compile(r"onnx-ci-[a-z0-9_]{8}(\.lock)?")
 """How :mod:`tempfile` completes the prefix."""
 _removed: set[Path] = set()
 """The folders of dead processes that this process has removed."""
+
+
+def lock(descriptor: int, *, waits: bool = True) -> bool:
+    """Lock an open file or folder, and return whether it is locked. Some platforms and file systems have no locks.
+
+    The system releases the lock when the last process that inherited it ends. Those of filelock end with the process that took
+    them, even if forks of it live on, and it cannot lock a folder.
+
+    Args:
+        descriptor: the open file or folder.
+        waits: whether to wait until no other process holds its lock.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 @contextlib.contextmanager
@@ -96,7 +117,7 @@ def _owner_is_dead(file: Path) -> Iterator[bool]:
         return
     descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        yield os.fstat(descriptor).st_uid == os.getuid() and try_to_lock(descriptor)
+        yield os.fstat(descriptor).st_uid == os.getuid() and lock(descriptor, waits=False)
     finally:
         os.close(descriptor)
 

@@ -72,21 +72,18 @@ def endings_as_interrupts() -> Iterator[None]:
             signal.signal(ending, signal.SIG_DFL)
 
 
-_own_id, _end = os.getpid, os._exit  # code in the block may replace those of the module
-
-
 @contextlib.contextmanager
 def no_forks_leave() -> Iterator[None]:
     """End each process that the block forks where it would leave the block and go on as this one.
 
     A model that forks whenever it runs would otherwise fill the machine: what forks goes on to run it again.
     """
-    process = _own_id()
+    process = os.getpid()
     try:
         yield
     finally:
-        if _own_id() != process:
-            _end(1)
+        if os.getpid() != process:
+            os._exit(1)
 
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h

@@ -1,7 +1,7 @@
 """Spawned processes, for every platform. Each is a new Python that imports what it needs, which takes seconds.
 
-Its program is :mod:`~onnx_ci.processes.spawned_main`. Its work is pickled with :mod:`cloudpickle`, which also sends functions
-of a script or a notebook, so scripts need no guard. Limits count once libraries are imported. Nothing here needs Unix.
+Its work is pickled with :mod:`cloudpickle`, which also sends functions of a script or a notebook, so scripts need no guard.
+Limits count once libraries are imported. Nothing here needs Unix.
 """
 
 from __future__ import annotations
@@ -10,43 +10,42 @@ import contextlib
 import functools
 import json
 import os
-import pickle
 import queue
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, BinaryIO, cast
 
-from onnx_ci.processes.child import new_python, temporary_folder
+from onnx_ci.processes.child import Inbox, Task, start_python, write_message
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.processes.pickling import pickled
-from onnx_ci.processes.starter import start_thread
-from onnx_ci.processes.supervisor import GRACE, Message, Processes, Work, new_token
-
-LENGTH = 8
-"""The number of bytes before a message that give its length."""
-_MOST_UNREAD = 2**24
-"""The number of unread bytes from a process after which the process has to wait."""
+from onnx_ci.processes.supervisor import GRACE, Child, Message, Processes, Send, Work
 
 
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """The work of a process, and what it has in common with the process that sends it."""
+class SpawnedInbox:
+    """The messages to a spawned process, which ends when no more can arrive, because its supervisor has ended.
 
-    token: bytes
-    variables: Mapping[str, str]
-    folder: str
-    arguments: list[str]
-    path: list[str]
-    warm_up: bytes
-    """Pickled: ``None`` or a function."""
-    work: bytes
-    """Pickled."""
-    has_inbox: bool
+    Args:
+        descriptor: the end of the pipe from which they are read.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        threading.Thread(target=self._receive, args=(os.fdopen(descriptor, "rb"),), name="onnx-ci inbox", daemon=True).start()
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            yield json.loads(self._lines.get())
+
+    def _receive(self, lines: BinaryIO) -> None:
+        for line in lines:
+            self._lines.put(line)
+        os._exit(1)
 
 
 class SpawnedProcesses(Processes["_SpawnedChild"]):
@@ -62,19 +61,23 @@ class SpawnedProcesses(Processes["_SpawnedChild"]):
         self._arrived = threading.Event()
 
     def _start(self, work: Work, warm_up: Callable[[], object] | None, has_inbox: bool) -> _SpawnedChild:
-        pickled_warm_up, pickled_work = pickled(warm_up), pickled(work)
-        child = self._starter.do(functools.partial(_spawn, self._scratch, self._arrived))
-        task = Task(
-            token=child.token,
-            variables={**os.environ, **temporary_folder(child.folder)},
-            folder=str(Path.cwd()),
-            arguments=sys.argv,
-            path=sys.path,
-            warm_up=pickled_warm_up,
-            work=pickled_work,
-            has_inbox=has_inbox,
-        )
-        child.send(pickle.dumps(task))
+        folder = Path(tempfile.mkdtemp(dir=self._scratch))
+        with contextlib.ExitStack() as undo:
+            undo.callback(shutil.rmtree, folder, ignore_errors=True)
+            task = Task(
+                arguments=sys.argv,
+                warm_up=pickled(warm_up),
+                work=pickled(work if has_inbox else functools.partial(_without_inbox, work)),
+                channel=SpawnedInbox,
+            )
+            pipe = subprocess.PIPE
+            with (folder / "output").open("ab+") as output:
+                process = start_python(task, folder, self._starter.do, stdin=pipe, stdout=pipe, output=output)
+            undo.enter_context(process)  # closes its pipes, and waits for its end
+            undo.callback(process.kill)
+            printed = undo.enter_context((folder / "output").open("rb"))
+            child = _SpawnedChild(pid=process.pid, process=process, folder=folder, output=printed, arrived=self._arrived)
+            undo.pop_all()
         return child
 
     def _await(self, seconds: float) -> bool:
@@ -83,105 +86,48 @@ class SpawnedProcesses(Processes["_SpawnedChild"]):
         return False
 
 
-def _spawn(scratch: Path, arrived: threading.Event) -> _SpawnedChild:
-    """Start a process that waits for a :class:`Task`."""
-    folder = scratch / new_token().decode()
-    folder.mkdir()
-    with contextlib.ExitStack() as undo:
-        undo.callback(shutil.rmtree, folder, ignore_errors=True)
-        with (folder / "output").open("ab+") as output:
-            process = subprocess.Popen(
-                new_python("onnx_ci.processes.spawned_main"),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=output,
-                env={**os.environ, **temporary_folder(folder)},
-                start_new_session=True,
-                creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # Ctrl-C in the console is not for it
-            )
-        undo.enter_context(process)  # closes its pipes, and waits for its end
-        undo.callback(process.kill)
-        printed = undo.enter_context((folder / "output").open("rb"))
-        child = _SpawnedChild(process=process, folder=folder, output=printed, arrived=arrived)
-        undo.pop_all()
-    return child
+def _without_inbox(work: Work, send: Send, inbox: Inbox) -> None:
+    work(send)
 
 
-@dataclass(kw_only=True)
-class _SpawnedChild:
+@dataclass(kw_only=True, eq=False)
+class _SpawnedChild(Child):
     process: subprocess.Popen[bytes]
-    folder: Path
-    output: IO[bytes]
     arrived: threading.Event
     """Set when something arrives from any process."""
-    token: bytes = field(default_factory=new_token, init=False)
-    inherited: int | None = None
-    _received: bytearray = field(default_factory=bytearray, init=False)
-    _changed: threading.Condition = field(default_factory=threading.Condition, init=False)
-    """Guards the received bytes."""
-    _is_cut: bool = field(default=False, init=False)
-    """Whether nothing more can arrive."""
-    _is_closed: bool = field(default=False, init=False)
-    _to_send: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue, init=False)
-    _ended_at: float | None = field(default=None, init=False)
+    _received: queue.SimpleQueue[bytes] = field(default_factory=queue.SimpleQueue)
+    _ended_at: float | None = None
 
     def __post_init__(self) -> None:
-        for target in (self._receive, self._write):  # the supervisor must not wait for a process that has stopped
-            start_thread(threading.Thread(target=target, name=f"onnx-ci {target.__name__} {self.pid}", daemon=True))
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self.process.pid
+        try:
+            threading.Thread(target=self._read_to_the_end, name=f"onnx-ci messages of {self.pid}", daemon=True).start()
+        except RuntimeError as error:
+            raise OSError(str(error)) from error
 
     def read(self) -> bytes | None:
-        with self._changed:
-            if not self._received:
-                return b"" if self._is_cut else None
-            read = bytes(self._received)
-            self._received.clear()
-            self._changed.notify()
-            return read
+        with contextlib.suppress(queue.Empty):
+            return self._received.get_nowait()
+        return None
 
     def post(self, message: Message) -> None:
-        if self.process.poll() is not None:
-            raise BrokenPipeError
-        self.send(json.dumps(message).encode())
-
-    def send(self, content: bytes) -> None:
-        """Send the process a :class:`Task`, or a message of a running one."""
-        self._to_send.put(len(content).to_bytes(LENGTH, "big") + content)
+        write_message(cast("IO[bytes]", self.process.stdin).fileno(), message)
 
     def exit_code(self) -> int | None:
         code = self.process.poll()
-        if code is None or self._is_cut:
-            return code
+        if code is None:
+            return None
         # Its last message may be on its way. But if another process keeps the line open, the end never comes.
+        self.receive()
         self._ended_at = self._ended_at or CLOCK.monotonic()
-        return code if CLOCK.monotonic() > self._ended_at + GRACE else None
+        return code if self.cut_at is not None or CLOCK.monotonic() > self._ended_at + GRACE else None
 
     def close(self) -> None:
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify()
-        self._to_send.put(None)
+        cast("IO[bytes]", self.process.stdin).close()
 
-    def _receive(self) -> None:
+    def _read_to_the_end(self) -> None:
         with cast("IO[bytes]", self.process.stdout) as line:
             while read := os.read(line.fileno(), 2**16):
-                with self._changed:
-                    self._changed.wait_for(lambda: self._is_closed or len(self._received) < _MOST_UNREAD)
-                    if self._is_closed:
-                        return
-                    self._received += read
+                self._received.put(read)
                 self.arrived.set()
-        with self._changed:
-            self._is_cut = True
+        self._received.put(b"")
         self.arrived.set()
-
-    def _write(self) -> None:
-        inbox = cast("IO[bytes]", self.process.stdin)
-        with contextlib.suppress(OSError), inbox:  # a dead process is noticed elsewhere
-            while (content := self._to_send.get()) is not None:
-                inbox.write(content)
-                inbox.flush()

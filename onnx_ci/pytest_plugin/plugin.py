@@ -25,8 +25,7 @@ from onnx_ci.config.settings import Settings, load_settings
 from onnx_ci.config.values import OFF
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.engine.session import Session
-from onnx_ci.environment.coverage import patches_of_coverage
-from onnx_ci.environment.torch_variables import set_torch_variables
+from onnx_ci.environment.this_process import patches_of_coverage, set_torch_variables
 from onnx_ci.environment.versions import versions
 from onnx_ci.errors import OnnxCiError, UnwrittenError
 from onnx_ci.matrix.plan import CellSpec
@@ -35,7 +34,14 @@ from onnx_ci.processes.signals import end_with_parent
 from onnx_ci.pytest_plugin.output import outlast_output
 from onnx_ci.report.causes import shared_failures
 from onnx_ci.report.nothing_ran import why_nothing_ran
-from onnx_ci.report.text import COLOURS, cause_in_short, explain, missing_device_line, outcome, summary_lines
+from onnx_ci.report.text import (
+    COLOURS,
+    describe_first_cause,
+    describe_missing_device,
+    describe_outcome,
+    describe_result,
+    summary_lines,
+)
 from onnx_ci.report.written import written_files
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Cell, CellResult, Exclusion, Problem, SettingSource, Status
@@ -349,7 +355,7 @@ class Run:
         """With ``-v``, show the drift of a passed cell."""
         data = getattr(report, _RESULT, None)
         if data and data["status"] == Status.PASSED and data["outputs"]:
-            return "passed", ".", outcome(CellResult.from_json(data)).replace("passed", "PASSED")
+            return "passed", ".", describe_outcome(CellResult.from_json(data)).replace("passed", "PASSED")
         return None
 
     # --- the end
@@ -405,7 +411,7 @@ class Run:
             if repetitions:
                 first.longrepr = f"{first.longrepr}\n(the same cause {failure.cells})"
             for repetition in repetitions:
-                repetition.longrepr = f"{cause_in_short(failure.first)}: same cause as {first.nodeid}"
+                repetition.longrepr = f"{describe_first_cause(failure.first)}: same cause as {first.nodeid}"
                 repetition.sections = []
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -438,7 +444,7 @@ class Run:
         for line in self.session.notes_of_cache:
             terminalreporter.write_line(without_commands(one_line(f"cache: {line}")))
         if self._report.missing_device:
-            terminalreporter.write_line(f"onnx-ci: {missing_device_line(self._report)}", red=True)
+            terminalreporter.write_line(f"onnx-ci: {describe_missing_device(self._report)}", red=True)
 
 
 def _how_to_measure_cells(report: RunReport, settings: Settings, patches: set[str]) -> Iterator[str]:
@@ -526,7 +532,9 @@ class CellItem(pytest.Item):
             command = repeat_with_pytest(self.cell, self.run.settings)
             why = why_with_cli(self.cell, self.run.settings)
             fix = fix_with_cli(self.cell, self.run.settings)
-            return without_commands(explain(self.result, command, why=why, fix=fix, code_in=Path.cwd(), has_notes=False))
+            return without_commands(
+                describe_result(self.result, command, why=why, fix=fix, code_in=Path.cwd(), has_notes=False)
+            )
         return super().repr_failure(excinfo)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:

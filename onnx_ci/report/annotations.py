@@ -1,18 +1,19 @@
-"""What is wrong in a report, each cause once, at its line in the repository: for annotations, SARIF and code quality."""
+"""What is wrong in a report, each cause once, at its line in the repository: for annotations, and as GitLab's code quality."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_ci.config.settings import find_root
-from onnx_ci.report.causes import cause_key, causes_of, in_words
-from onnx_ci.report.text import sentence
+from onnx_ci.report.causes import cause_key, causes_of, describe_cells
+from onnx_ci.report.text import describe_finding
 from onnx_ci.results.records import CellResult, Finding, Problem, Severity, SkipCause
 from onnx_ci.results.run_report import RunReport
 
@@ -39,17 +40,27 @@ class Annotation:
         return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:32]
 
 
-ANYWHERE = "pyproject.toml"
-"""The file that stands for all of the repository where a place is demanded."""
-OTHER_RULE = "run"
-"""The rule for what is wrong with a recipe file or the run."""
 _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 
 
-def remarks_on_code(report: RunReport, directory: Path, workspace: Path) -> list[Annotation]:
-    """The failures, and the warnings that have a place in the repository; the arguments are those of :func:`failures_of`."""
+def code_quality(report: RunReport, directory: Path, workspace: Path) -> str:
+    """The failures, and the warnings that have a place in the repository, as GitLab's code quality, which merge requests show.
+
+    The arguments are those of :func:`failures_of`. Source: GitLab's documentation, section "Code Quality report format".
+    """
     warnings = (each for each in warnings_of(report, directory, workspace) if each.file is not None)
-    return [*failures_of(report, directory, workspace), *warnings]
+    violations = [
+        {
+            "check_name": f"onnx-ci/{each.rule or 'run'}",
+            "description": f"{each.title}: {each.message}",
+            "fingerprint": each.fingerprint,
+            "severity": "major" if each.level == "error" else "minor",
+            # A violation must have a place.
+            "location": {"path": each.file or "pyproject.toml", "lines": {"begin": (each.file and each.line) or 1}},
+        }
+        for each in [*failures_of(report, directory, workspace), *warnings]
+    ]
+    return json.dumps(violations, indent=1, ensure_ascii=False) + "\n"
 
 
 def failures_of(report: RunReport, directory: Path, workspace: Path) -> list[Annotation]:
@@ -61,10 +72,14 @@ def failures_of(report: RunReport, directory: Path, workspace: Path) -> list[Ann
         workspace: the root of the repository.
     """
     root = find_root(directory)
+    stopped = []
+    if not_run := report.not_run:
+        message = f"The run was stopped, or a job is missing: {len(not_run)} of the cells did not run, first {not_run[0]}"
+        stopped.append(Annotation(level="error", message=message))
     return [
         *_problems(report.problems, root, workspace),
         *_broken(report.cells, Severity.ERROR, root, directory, workspace),
-        *_stopped(report.not_run),
+        *stopped,
     ]
 
 
@@ -94,7 +109,9 @@ def _broken(
             Annotation(
                 level=severity.value,
                 title=f"{recipe}: {first.rule}",
-                message=f"{sentence(first)}\n{in_words(each.cell for each, _ in findings)}\nremedy: {first.remedy}",
+                message="\n".join(
+                    [describe_finding(first), describe_cells(each.cell for each, _ in findings), f"remedy: {first.remedy}"]
+                ),
                 file=file,
                 line=line,
                 rule=first.rule,
@@ -114,13 +131,6 @@ def _problems(problems: Iterable[Problem], root: Path, workspace: Path) -> list[
         )
         for problem in problems
     ]
-
-
-def _stopped(not_run: Sequence[str]) -> list[Annotation]:
-    if not not_run:
-        return []
-    message = f"The run was stopped, or a job is missing: {len(not_run)} of the cells did not run, first {not_run[0]}"
-    return [Annotation(level="error", message=message)]
 
 
 def _skipped(results: Iterable[CellResult]) -> list[Annotation]:

@@ -42,7 +42,7 @@ class SharedFailure:
     @property
     def cells(self) -> str:
         """``at opsets 12-14 on cpu``."""
-        return in_words(result.cell for result in self.results)
+        return describe_cells(result.cell for result in self.results)
 
     @property
     def title(self) -> str:
@@ -86,10 +86,10 @@ class _HasFinding(Protocol):
 _T = TypeVar("_T", bound=_HasFinding)
 
 
-def by_remedy(told: Iterable[_T]) -> list[tuple[_T, str]]:
+def by_remedy(items: Iterable[_T]) -> list[tuple[_T, str]]:
     """Causes or shared findings, those with one remedy together, with the remedy after the last of them and nothing before."""
     groups: dict[tuple[Severity, str], list[_T]] = {}
-    for each in told:
+    for each in items:
         groups.setdefault((each.finding.severity, each.finding.remedy), []).append(each)
     return [
         (each, remedy if position == len(group) else "")
@@ -143,20 +143,20 @@ class SharedFinding:
         """``net at opsets 12-14 on cpu``, ``net, lstm and 3 more in 45 cells``."""
         recipes = list(dict.fromkeys(cell.recipe for cell in self.cells))
         if len(recipes) == 1:
-            return f"{recipes[0]} {in_words(self.cells)}"
+            return f"{recipes[0]} {describe_cells(self.cells)}"
         return f"{listed_shortly(recipes)} in {count(len(self.cells), 'cell')}"
 
 
 def shared_notes(results: Iterable[CellResult]) -> list[SharedFinding]:
     """The notes on cells that pass or fail, each cause once for all recipes; without those that belong to an error."""
-    # Several notes at one line are all told, because each says something else.
-    return _shared((result.cell, note, cause_key(note)) for result in results for note in _own_notes(result))
-
-
-def _own_notes(result: CellResult) -> Iterable[Finding]:
-    if not result.status.is_bad:
-        return result.notes
-    return (cause.finding for cause in causes_of(result.findings) if cause.finding.severity is Severity.NOTE)
+    pairs: list[tuple[Cell, Finding]] = []
+    for result in results:
+        if result.status.is_bad:
+            causes = (cause.finding for cause in causes_of(result.findings))
+            pairs += [(result.cell, each) for each in causes if each.severity is Severity.NOTE]
+        else:  # several notes at one line are all shown, because each says something else
+            pairs += [(result.cell, each) for each in result.notes]
+    return _shared((cell, note, cause_key(note)) for cell, note in pairs)
 
 
 def shared_warnings(results: Iterable[CellResult]) -> list[SharedFinding]:
@@ -170,17 +170,16 @@ def shared_warnings(results: Iterable[CellResult]) -> list[SharedFinding]:
 
 def baseline_changes(results: Iterable[CellResult]) -> list[SharedFinding]:
     """What changed since the baseline, once for each recipe."""
+    changes = [(each.cell, change) for each in results for change in each.findings if change.baseline_change is not None]
     return _shared(
-        (result.cell, change, (result.cell.source, result.cell.recipe, change.rule, change.severity, _words_of(change)))
-        for result in results
-        for change in result.findings
-        if change.baseline_change is not None
+        # Messages about a missing baseline differ from cell to cell.
+        (
+            cell,
+            each,
+            (cell.source, cell.recipe, each.rule, each.severity, each.message if each.rule == "baseline-drift" else ""),
+        )
+        for cell, each in changes
     )
-
-
-def _words_of(change: Finding) -> str:
-    """What changed, as a part of the key; empty for a missing baseline, whose message differs from cell to cell."""
-    return change.message if change.rule == "baseline-drift" else ""
 
 
 def _shared(findings: Iterable[tuple[Cell, Finding, object]]) -> list[SharedFinding]:
@@ -227,7 +226,7 @@ def cause_key(finding: Finding) -> object:
 _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]\d+)?")
 
 
-def in_words(cells: Iterable[Cell], *, before: str = "at ") -> str:
+def describe_cells(cells: Iterable[Cell], *, before: str = "at ") -> str:
     """``at opsets 9-12 on cpu, at opset 18 on cuda``; each part begins with ``before``."""
     opsets: dict[str, list[int]] = {}
     for cell in cells:
@@ -240,12 +239,12 @@ def in_words(cells: Iterable[Cell], *, before: str = "at ") -> str:
     )
 
 
-def of_recipes_in_words(cells: Iterable[Cell]) -> str:
+def describe_cells_by_recipe(cells: Iterable[Cell]) -> str:
     """``net at opsets 13-17 on cpu and lstm at opset 18 on cpu``."""
     by_recipe: dict[str, list[Cell]] = {}
     for cell in cells:
         by_recipe.setdefault(cell.recipe, []).append(cell)
-    return listed_shortly([f"{recipe} {in_words(group)}" for recipe, group in by_recipe.items()])
+    return listed_shortly([f"{recipe} {describe_cells(group)}" for recipe, group in by_recipe.items()])
 
 
 def _places(finding: Finding) -> frozenset[object]:

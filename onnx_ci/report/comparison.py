@@ -17,11 +17,11 @@ from onnx_ci.baseline.changes import Change, Limits, changes, in_bytes, is_near,
 from onnx_ci.baseline.entry import Entry, entry_of
 from onnx_ci.config.options import Role, options_with
 from onnx_ci.config.values import BASELINE_LIMITS
-from onnx_ci.environment.versions import differing_versions
+from onnx_ci.environment.versions import describe_version_changes
 from onnx_ci.opsets import format_opsets
 from onnx_ci.report.environments import renamed
 from onnx_ci.report.grid import grid
-from onnx_ci.report.text import duration
+from onnx_ci.report.text import format_duration
 from onnx_ci.results.records import Cell, CellResult, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict, broken_rules
@@ -66,7 +66,7 @@ class Measure(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Move:
+class MeasureChange:
     """One measure of a cell that is not what it was."""
 
     measure: Measure
@@ -85,13 +85,13 @@ class Move:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MovedCell:
+class CellChange:
     """A cell that is not as it was."""
 
     cell: Cell
     before: CellResult | None
     after: CellResult | None
-    moves: tuple[Move, ...] = ()
+    measures: tuple[MeasureChange, ...] = ()
     """The measures that moved, the most important first."""
     rules: str = ""
     """``numeric-drift → checker``: the rules that it breaks if both runs fail; empty if they are the same."""
@@ -118,35 +118,21 @@ class MovedCell:
     @property
     def mark(self) -> str:
         """``worse`` or ``better`` if its verdict or its drift moved; otherwise empty."""
-        shown = [move for move in self.moves if move.measure in (Measure.VERDICT, Measure.DRIFT)]
+        shown = [move for move in self.measures if move.measure in (Measure.VERDICT, Measure.DRIFT)]
         return "" if not shown else "worse" if shown[0].is_worse else "better"
 
     @property
     def kinds(self) -> frozenset[str]:
         """What moved, without the time."""
-        return frozenset([*(kind for kind, _ in self.unmeasured), *(move.measure for move in self.moves)]) - {Measure.TIME}
+        return frozenset([*(kind for kind, _ in self.unmeasured), *(move.measure for move in self.measures)]) - {Measure.TIME}
 
     @property
     def unmeasured(self) -> list[tuple[str, str]]:
         """What no measure shows, each with its kind: ``("operators", "+1 Conv")``."""
         shown = {"output-drift": Measure.DRIFT, "size": Measure.SIZE}
-        measured = {move.measure for move in self.moves}
+        measured = {move.measure for move in self.measures}
         rules = [("rules", f"rules {self.rules}")] if self.rules else []
         return rules + [(each.kind, each.words) for each in self.changes if shown.get(each.kind) not in measured]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChangedSetting:
-    """A setting for what is checked that is not as it was."""
-
-    name: str
-    before: str | None
-    after: str | None
-
-    @property
-    def words(self) -> str:
-        """``max-drift 16 → 1000``."""
-        return f"{self.name} {self.before or 'none'} → {self.after or 'none'}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,26 +148,26 @@ class Total:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class RunComparison:
     """What is different in a report, compared with an earlier one."""
 
     before: RunReport | None
     after: RunReport
-    moved: tuple[MovedCell, ...] = ()
+    moved: tuple[CellChange, ...] = ()
     """The cells that are not as they were, the most important first. Without an earlier report, every cell is new."""
 
     @property
-    def settings(self) -> tuple[ChangedSetting, ...]:
-        """The settings for what is checked that are different; without an earlier report, none."""
+    def settings(self) -> tuple[str, ...]:
+        """``max-drift 16 → 1000``: the settings for what is checked that are different; without an earlier report, none."""
         if self.before is None:
             return ()
         values = zip(_DECIDING, _values(self.before, _DECIDING), _values(self.after, _DECIDING), strict=True)
-        return tuple(ChangedSetting(name=name, before=before, after=after) for name, before, after in values if before != after)
+        return tuple(f"{name} {before or 'none'} → {after or 'none'}" for name, before, after in values if before != after)
 
     @property
     def versions(self) -> str:
         """``torch 2.12.0 → 2.13.0``: the versions that differ."""
-        return "" if self.before is None else differing_versions(self.before.environment, self.after.environment)
+        return "" if self.before is None else describe_version_changes(self.before.environment, self.after.environment)
 
     @property
     def totals(self) -> list[Total]:
@@ -198,7 +184,7 @@ class Comparison:
         return [
             *_total("drift of passed cells, median", drifts, statistics.median, "{:.2g}".format),
             *_total("file size, total", sizes, sum, in_bytes),
-            *_total("time, total", times, sum, duration),
+            *_total("time, total", times, sum, format_duration),
         ]
 
     @functools.cached_property
@@ -207,7 +193,7 @@ class Comparison:
         return _by_cell(self.before)
 
     @functools.cached_property
-    def news(self) -> tuple[MovedCell, ...]:
+    def news(self) -> tuple[CellChange, ...]:
         """The cells that moved, without those that fail as before or of which only the time moved.
 
         Cells that come or go are no news if it is known why: other cells were selected, or not all of them ran.
@@ -239,7 +225,7 @@ class Comparison:
         return [each.after for each in self.news if each.movement in movements and each.after is not None]
 
 
-def compare(after: RunReport, before: RunReport | None, limits: Limits = BASELINE_LIMITS) -> Comparison:
+def compare_runs(after: RunReport, before: RunReport | None, limits: Limits = BASELINE_LIMITS) -> RunComparison:
     """What is different in ``after``.
 
     Args:
@@ -250,25 +236,25 @@ def compare(after: RunReport, before: RunReport | None, limits: Limits = BASELIN
     before = None if before is None else renamed(before, after)
     earlier = _by_cell(before)
     later = {result.cell for result in after.cells}
-    moved = [MovedCell(cell=cell, before=result, after=None) for cell, result in earlier.items() if cell not in later]
+    moved = [CellChange(cell=cell, before=result, after=None) for cell, result in earlier.items() if cell not in later]
     for result in after.cells:
         previous = earlier.get(result.cell)
         if before is None or previous is None:
-            moved.append(MovedCell(cell=result.cell, before=None, after=result))
+            moved.append(CellChange(cell=result.cell, before=None, after=result))
             continue
         old, new = _entry(previous, before), _entry(result, after)
-        both = MovedCell(
+        both = CellChange(
             cell=result.cell,
             before=previous,
             after=result,
-            moves=tuple(_moves(previous, result, limits)),
+            measures=tuple(_measure_changes(previous, result, limits)),
             rules=_other_rules(previous, result),
             changes=() if old is None or new is None else tuple(changes(old, new, limits)),
         )
-        if both.moves or both.rules or both.changes:
+        if both.measures or both.rules or both.changes:
             moved.append(both)
     order: list[Movement | None] = [*Movement, None]
-    return Comparison(before=before, after=after, moved=tuple(sorted(moved, key=lambda each: order.index(each.movement))))
+    return RunComparison(before=before, after=after, moved=tuple(sorted(moved, key=lambda each: order.index(each.movement))))
 
 
 def _by_cell(report: RunReport | None) -> dict[Cell, CellResult]:
@@ -288,26 +274,28 @@ def _values(report: RunReport, names: Iterable[str]) -> list[str | None]:
 # --- one cell -----------------------------------------------------------------------------------------------------------
 
 
-def _moves(before: CellResult, after: CellResult, limits: Limits) -> list[Move]:
+def _measure_changes(before: CellResult, after: CellResult, limits: Limits) -> list[MeasureChange]:
     """The measures that moved, the most important first."""
     moves = []
-    verdicts = {"before": verdict_in_words(before), "after": verdict_in_words(after)}
+    verdicts = {"before": describe_verdict(before), "after": describe_verdict(after)}
     if before.status is not after.status:
         is_worse = _BEST_FIRST.index(after.status) > _BEST_FIRST.index(before.status)
-        moves.append(Move(measure=Measure.VERDICT, **verdicts, is_worse=is_worse, factor=math.inf))
+        moves.append(MeasureChange(measure=Measure.VERDICT, **verdicts, is_worse=is_worse, factor=math.inf))
     elif verdicts["before"] != verdicts["after"]:
         is_worse = bool(_warned_rules(after) - _warned_rules(before))
-        moves.append(Move(measure=Measure.VERDICT, **verdicts, is_worse=is_worse, factor=1.0))  # after what fails
+        moves.append(MeasureChange(measure=Measure.VERDICT, **verdicts, is_worse=is_worse, factor=1.0))  # after what fails
     elif before.worst and after.worst and not same_drift(before.worst.drift, after.worst.drift, limits):
-        moves.append(_move(Measure.DRIFT, before.worst.drift, after.worst.drift, "{:.2g}".format))
+        moves.append(_measure_change(Measure.DRIFT, before.worst.drift, after.worst.drift, "{:.2g}".format))
     if before.facts and after.facts and not is_near(before.facts.file_bytes, after.facts.file_bytes, limits["size"]):
-        moves.append(_move(Measure.SIZE, before.facts.file_bytes, after.facts.file_bytes, in_bytes))
-    if _is_timed(before) and _is_timed(after) and _is_other_time(before.seconds, after.seconds):
-        moves.append(_move(Measure.TIME, before.seconds, after.seconds, duration))
+        moves.append(_measure_change(Measure.SIZE, before.facts.file_bytes, after.facts.file_bytes, in_bytes))
+    if _is_timed(before) and _is_timed(after):
+        least, most = sorted((before.seconds, after.seconds))
+        if most - least >= _LEAST_SECONDS and most >= _TIME_FACTOR * least:
+            moves.append(_measure_change(Measure.TIME, before.seconds, after.seconds, format_duration))
     return [move for move in moves if move.before != move.after]  # NaN is never near itself
 
 
-def verdict_in_words(result: CellResult) -> str:
+def describe_verdict(result: CellResult) -> str:
     """``passed``, ``passed with edge-mismatch``."""
     warned = _warned_rules(result)
     return f"{result.status.value} with {listed(sorted(warned))}" if warned else result.status.value
@@ -317,10 +305,10 @@ def _warned_rules(result: CellResult) -> set[str]:
     return {each.rule for each in result.warnings}
 
 
-def _move(measure: Measure, before: float, after: float, show: Callable[[float], str]) -> Move:
+def _measure_change(measure: Measure, before: float, after: float, show: Callable[[float], str]) -> MeasureChange:
     least, most = sorted((before, after))
     factor = most / least if least > 0 and most < math.inf else math.inf
-    return Move(measure=measure, before=show(before), after=show(after), is_worse=not after <= before, factor=factor)
+    return MeasureChange(measure=measure, before=show(before), after=show(after), is_worse=not after <= before, factor=factor)
 
 
 def _is_timed(result: CellResult) -> bool:
@@ -328,13 +316,8 @@ def _is_timed(result: CellResult) -> bool:
     return bool(result.timings) and not result.cached
 
 
-def _is_other_time(before: float, after: float) -> bool:
-    least, most = sorted((before, after))
-    return most - least >= _LEAST_SECONDS and most >= _TIME_FACTOR * least
-
-
 def _other_rules(before: CellResult, after: CellResult) -> str:
-    """:attr:`MovedCell.rules`; empty, too, unless both results fail, because the verdict shows that."""
+    """:attr:`CellChange.rules`; empty, too, unless both results fail, because the verdict shows that."""
     if not (before.status.is_bad and after.status.is_bad):
         return ""
     rules = [broken_rules(result.findings) for result in (before, after)]
@@ -359,7 +342,7 @@ def _total(
 
 
 @dataclass(frozen=True, kw_only=True)
-class MovedRow:
+class ChangedRow:
     """What moved alike in the cells of one row of the grid."""
 
     title: str
@@ -375,39 +358,40 @@ class MovedRow:
     after: str = ""
 
 
-def moved_rows(comparison: Comparison) -> list[MovedRow]:
+def changed_rows(comparison: RunComparison) -> list[ChangedRow]:
     """What moved in the cells that both runs have, row by row.
 
     Verdicts come first, and what got worse before what got better. What no measure shows comes last.
     """
     moved = {each.cell: each for each in comparison.moved}
-    measured: dict[tuple[str, object], list[tuple[Cell, Move]]] = {}
+    measured: dict[tuple[str, object], list[tuple[Cell, MeasureChange]]] = {}
     in_words: dict[tuple[str, str], list[Cell]] = {}
     for row in grid(comparison.after.cells).rows:
         cells = [result.cell for result in row.results if result is not None and result.cell in moved]
         for cell in cells:
-            for move in moved[cell].moves:
+            for move in moved[cell].measures:
                 verdicts = (move.before, move.after) if move.measure is Measure.VERDICT else ()
                 measured.setdefault((row.title, (move.words, verdicts)), []).append((cell, move))
             for _, words in moved[cell].unmeasured:
                 in_words.setdefault((row.title, words), []).append(cell)
-    ranked = sorted(measured.items(), key=lambda group: _rank([move for _, move in group[1]]))
+
+    def rank(group: tuple[object, Sequence[tuple[Cell, MeasureChange]]]) -> tuple[int, bool, float]:
+        changes = [change for _, change in group[1]]
+        return list(Measure).index(changes[0].measure), not changes[0].is_worse, -max(each.factor for each in changes)
+
+    ranked = sorted(measured.items(), key=rank)
     return [
         *(_measured_row(title, alike) for (title, _), alike in ranked),
         *(
-            MovedRow(title=title, opsets=_opsets(cells), cell=cells[0], words=words)
+            ChangedRow(title=title, opsets=_opsets(cells), cell=cells[0], words=words)
             for (title, words), cells in in_words.items()
         ),
     ]
 
 
-def _rank(alike: Sequence[Move]) -> tuple[int, bool, float]:
-    return list(Measure).index(alike[0].measure), not alike[0].is_worse, -max(move.factor for move in alike)
-
-
-def _measured_row(title: str, alike: Sequence[tuple[Cell, Move]]) -> MovedRow:
+def _measured_row(title: str, alike: Sequence[tuple[Cell, MeasureChange]]) -> ChangedRow:
     cell, most = max(alike, key=lambda each: each[1].factor)
-    return MovedRow(
+    return ChangedRow(
         title=title,
         opsets=_opsets(cell for cell, _ in alike),
         cell=cell,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from onnx_ci.config.reproduce import NARROWING
-from onnx_ci.report.causes import of_recipes_in_words
+from onnx_ci.report.causes import describe_cells_by_recipe
 from onnx_ci.results.records import Cell, CellResult, Status
 from onnx_ci.results.run_report import Part, RunReport
 from onnx_ci.text import listed
@@ -60,7 +60,7 @@ def gathered(mappings: Iterable[Mapping[str, str]]) -> dict[str, list[str]]:
     return {name: list(values) for name, values in gathered.items()}
 
 
-def blame(report: RunReport) -> list[str]:
+def describe_failing_environments(report: RunReport) -> list[str]:
     """For cells that fail in one environment and pass in another, what these differ in.
 
     ``lstm at opset 18 on cpu passes with onnxscript 0.7.1 and not with onnxscript 0.7.0: only onnxscript differs``. Of several
@@ -81,15 +81,15 @@ def blame(report: RunReport) -> list[str]:
         apart = {each.cell.versions: tuple(differences([part_of[each.cell.id], failing])) for each in passing[cell]}
         nearest = min(apart, key=lambda versions: len(apart[versions]))
         groups.setdefault((result.cell.versions, nearest, apart[nearest]), []).append(cell)
-    return [_in_words(cells, *key) for key, cells in groups.items()]
-
-
-def _in_words(cells: Sequence[Cell], failing: str, passing: str, differing: tuple[str, ...]) -> str:
-    verb = "passes" if len({cell.recipe for cell in cells}) == 1 else "pass"
-    said = f"{of_recipes_in_words(cells)} {verb} with {passing} and not with {failing}"
-    if len(differing) == 1:
-        return f"{said}: only {differing[0].split()[0]} differs"
-    return f"{said}: the runs differ in {listed(differing)}, and onnx-ci upgrade tells which package it is"
+    sentences = []
+    for (failing_versions, passing_versions, differing), cells in groups.items():
+        verb = "passes" if len({cell.recipe for cell in cells}) == 1 else "pass"
+        first = f"{describe_cells_by_recipe(cells)} {verb} with {passing_versions} and not with {failing_versions}"
+        if len(differing) == 1:
+            sentences.append(f"{first}: only {differing[0].split()[0]} differs")
+        else:
+            sentences.append(f"{first}: the runs differ in {listed(differing)}, and onnx-ci upgrade tells which package it is")
+    return sentences
 
 
 def renamed(before: RunReport, after: RunReport) -> RunReport:

@@ -53,13 +53,13 @@ def grid(results: Iterable[CellResult]) -> Grid:
     )
 
 
-def unit(results: Iterable[CellResult]) -> str:
+def describe_unit(results: Iterable[CellResult]) -> str:
     """What the numbers in the grid count."""
     lossy = any(output.similarity is not None for result in results for output in result.outputs)
     return "PyTorch's own rounding" + (", or of that of a lossy stage" if lossy else "")
 
 
-def word(result: CellResult | None) -> str:
+def format_result(result: CellResult | None) -> str:
     """The text of a result in the grid: the largest drift of a passed cell, otherwise its status."""
     if result is None:
         return NOT_RUN

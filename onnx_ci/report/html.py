@@ -1,4 +1,4 @@
-"""The report as one HTML page that loads nothing: the verdict, the grid, the failures, the drift, the times and every cell.
+"""The report as one HTML page that loads nothing: the verdict, the grid, the failures, the times and every cell.
 
 This module prepares the values, and the templates beside it show them. Without JavaScript, only the filter and the details of
 passed cells are missing: a large project has thousands of these, so they are compressed and expanded on demand.
@@ -7,25 +7,23 @@ passed cells are missing: a large project has thousands of these, so they are co
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from onnx_ci.baseline.changes import in_bytes
 from onnx_ci.report.causes import Cause, CommonCause, baseline_changes, by_remedy, causes_of, common_causes, shared_failures
-from onnx_ci.report.comparison import Comparison, Movement, moved_rows, verdict_in_words
-from onnx_ci.report.environments import blame, gathered
+from onnx_ci.report.comparison import Movement, RunComparison, changed_rows, describe_verdict
+from onnx_ci.report.environments import describe_failing_environments, gathered
 from onnx_ci.report.excerpt import excerpt
 from onnx_ci.report.grid import Grid, Row, grid
-from onnx_ci.report.node_picture import node_picture
-from onnx_ci.report.plot import plot
 from onnx_ci.report.templates import asset, fill, shade
-from onnx_ci.report.text import cause_in_short, count_line, duration, reasons, sentence
-from onnx_ci.results.records import Cell, CellResult, Severity
+from onnx_ci.report.text import describe_finding, describe_first_cause, describe_reasons, format_counts, format_duration
+from onnx_ci.results.records import Cell, CellResult, Finding, Severity
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.text import count, listed
 
@@ -46,38 +44,45 @@ _VERSIONS = ("torch", "onnx", "onnxruntime", "onnxruntime-gpu", "onnx-ci", "pyth
 """What the page begins with; all versions are in its section on versions and settings."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Context:
-    """What a page shows besides the report itself."""
-
-    since: Comparison | None = None
-    """What moved since an earlier run."""
-    since_name: str = ""
-    """What the earlier run is called, such as the path of its report."""
-    code_in: Path | None = None
-    """The directory that the files in findings are relative to, to show the code around their lines."""
-
-
-_REPORT_ALONE = Context()
-
-
-def render(report: RunReport, repeat: Callable[[Cell], str], context: Context = _REPORT_ALONE) -> str:
+def render(
+    report: RunReport,
+    repeat: Callable[[Cell], str],
+    *,
+    since: RunComparison | None = None,
+    since_name: str = "",
+    code_in: Path | None = None,
+) -> str:
     """The whole report as a page. Text from outside is shown as text, never as markup, and the page may load nothing.
 
     Args:
         report: the report.
         repeat: gives the command that repeats a cell.
-        context: what the page shows besides the report.
+        since: what moved since an earlier run.
+        since_name: what the earlier run is called, such as the path of its report.
+        code_in: the directory that the files in findings are relative to, to show the code around their lines.
     """
-    anchors = _anchors([result.cell for result in report.cells])
+    taken: set[str] = set()
+    anchors = {each.cell: _anchor(f"cell-{each.cell.recipe}-{each.cell.label}", taken) for each in report.cells}
     causes = common_causes(shared_failures(report.cells))
-    told_in_full = [failure.first.cell for cause in causes for failure in cause.failures]
+    failures = [failure for cause in causes for failure in cause.failures]
+    first_cells = [failure.first.cell for failure in failures]
     open_cells = [cause.first.cell for cause in causes] if len(causes) <= _OPEN else []
-    alike = _same_cause(causes, anchors)
+    # For the first cell of each recipe that fails, the anchors and labels of its other cells with the same cause.
+    alike = {each.first.cell: [(anchors[other.cell], other.cell.label) for other in each.results[1:]] for each in failures}
     details = {
-        result.cell: _details(result, repeat(result.cell), alike.get(result.cell, ()), context) for result in report.cells
+        result.cell: _details(
+            result,
+            command=repeat(result.cell),
+            alike=alike.get(result.cell, ()),
+            before=since.earlier.get(result.cell) if since else None,
+            code_in=code_in,
+        )
+        for result in report.cells
     }
-    built = _built(report.cells, told_in_full, details)
+    built = set(details)
+    if sum(map(len, details.values())) > _BUILT_LENGTH:
+        failing = (result.cell for result in report.cells if result.status.is_bad)
+        built = set(list(dict.fromkeys([*first_cells, *failing]))[:_BUILT])
     entries = {
         result.cell: {
             "anchor": anchors[result.cell],
@@ -93,18 +98,17 @@ def render(report: RunReport, repeat: Callable[[Cell], str], context: Context = 
     page = fill(
         "page.html.jinja",
         verdict=report.verdict,
-        counts=count_line(report),
+        counts=format_counts(report),
         run=_run(report),
         statuses={**report.counts, **({"warned": report.warned} if report.warned else {})},
         skip="failures" if causes else "grid",
         sections={
             "problems": report.problems,
             "not-run": report.not_run,
-            "failures": _causes(causes, {cell: entries.pop(cell) for cell in told_in_full}),
-            "since": _since(context.since, context.since_name, anchors) if context.since else None,
-            "grid": _grid(table, report, anchors, context.since),
+            "failures": _causes(causes, {cell: entries.pop(cell) for cell in first_cells}),
+            "since": _since(since, since_name, anchors) if since else None,
+            "grid": _grid(table, report, anchors, since),
             "baseline": baseline_changes(report.cells),
-            "drift": plot(table),
             "rules": _rules(report.cells),
             "times": _times(report.cells, anchors),
             "setup": report if report.environment or report.settings else None,
@@ -117,12 +121,6 @@ def render(report: RunReport, repeat: Callable[[Cell], str], context: Context = 
     return str(page)
 
 
-def _anchors(cells: Sequence[Cell]) -> dict[Cell, str]:
-    """The id of each cell in the page: ``cell-lstm-opset9-cpu``, the same in the page of every run."""
-    taken: set[str] = set()
-    return {cell: _anchor(f"cell-{cell.recipe}-{cell.label}", taken) for cell in cells}
-
-
 def _anchor(name: str, taken: set[str]) -> str:
     """An id made from a name, which can be any text. It is added to ``taken``."""
     plain = re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-")
@@ -132,14 +130,6 @@ def _anchor(name: str, taken: set[str]) -> str:
         anchor = f"{plain}-{number}"
     taken.add(anchor)
     return anchor
-
-
-def _built(results: Sequence[CellResult], first: Sequence[Cell], details: Mapping[Cell, str]) -> set[Cell]:
-    """The cells whose details are in the page itself: all of a small page, otherwise ``first`` and other failures."""
-    if sum(map(len, details.values())) <= _BUILT_LENGTH:
-        return set(details)
-    failing = (result.cell for result in results if result.status.is_bad)
-    return set(list(dict.fromkeys([*first, *failing]))[:_BUILT])
 
 
 def _run(report: RunReport) -> dict[str, str]:
@@ -155,35 +145,24 @@ def _run(report: RunReport) -> dict[str, str]:
     return {**named, "versions": ", ".join(versions)}
 
 
-def _same_cause(causes: Sequence[CommonCause], anchors: Mapping[Cell, str]) -> dict[Cell, list[tuple[str, str]]]:
-    """For the first cell of each recipe that fails, the anchors and labels of its other cells with the same cause."""
-    return {
-        failure.first.cell: [(anchors[each.cell], each.cell.label) for each in failure.results[1:]]
-        for cause in causes
-        for failure in cause.failures
-    }
-
-
 def _causes(causes: Sequence[CommonCause], entries: Mapping[Cell, dict[str, object]]) -> list[dict[str, object]]:
-    """The causes, each with its anchor, its title, and the cells that are told in full."""
+    """The causes, each with its anchor, its title, and the first cell of each recipe."""
     taken: set[str] = set()
-    return [
-        {
-            "anchor": _anchor(f"cause-{_first_rule(cause)}-{cause.first.cell.recipe}", taken),
-            "title": cause_in_short(cause.first) or cause.first.status.value,
-            "recipes": [(failure.first.cell.recipe, failure.cells) for failure in cause.failures],
-            "entries": [entries[failure.first.cell] for failure in cause.failures],
-        }
-        for cause in causes
-    ]
+    shown: list[dict[str, object]] = []
+    for cause in causes:
+        rule = next((each.finding.rule for each in causes_of(cause.first.findings)), cause.first.status.value)
+        shown.append(
+            {
+                "anchor": _anchor(f"cause-{rule}-{cause.first.cell.recipe}", taken),
+                "title": describe_first_cause(cause.first) or cause.first.status.value,
+                "recipes": [(failure.first.cell.recipe, failure.cells) for failure in cause.failures],
+                "entries": [entries[failure.first.cell] for failure in cause.failures],
+            }
+        )
+    return shown
 
 
-def _first_rule(cause: CommonCause) -> str:
-    causes = causes_of(cause.first.findings)
-    return causes[0].finding.rule if causes else cause.first.status.value
-
-
-def _since(since: Comparison, name: str, anchors: Mapping[Cell, str]) -> dict[str, object]:
+def _since(since: RunComparison, name: str, anchors: Mapping[Cell, str]) -> dict[str, object]:
     revision = since.before.revision if since.before else None
     movements = Counter(each.movement for each in since.moved if each.before and each.after)
     return {
@@ -193,14 +172,14 @@ def _since(since: Comparison, name: str, anchors: Mapping[Cell, str]) -> dict[st
         "new": sum(each.before is None for each in since.moved),
         "gone": [each.cell.id for each in since.moved if each.after is None],
         "versions": since.versions,
-        "settings": ", ".join(each.words for each in since.settings),
+        "settings": ", ".join(since.settings),
         "totals": since.totals,
-        "rows": moved_rows(since),
+        "rows": changed_rows(since),
         "anchors": anchors,
     }
 
 
-def _grid(table: Grid, report: RunReport, anchors: Mapping[Cell, str], since: Comparison | None) -> dict[str, object]:
+def _grid(table: Grid, report: RunReport, anchors: Mapping[Cell, str], since: RunComparison | None) -> dict[str, object]:
     results = report.cells
     marks = {} if since is None else {each.cell: each.mark for each in since.moved}
     return {
@@ -212,50 +191,42 @@ def _grid(table: Grid, report: RunReport, anchors: Mapping[Cell, str], since: Co
         "examples": {shade(result): result for result in results},  # for the legend
         "has_warnings": any(result.warnings for result in results),
         "has_gaps": any(None in row.results for row in table.rows),
-        "notes": [*blame(report), *reasons(results)],
+        "notes": [*describe_failing_environments(report), *describe_reasons(results)],
     }
 
 
 def _groups(table: Grid) -> list[dict[str, object]]:
-    """The numbered rows of the grid. Those of a large grid are grouped by the folder of their recipes, or by their file."""
-    rows = list(enumerate(table.rows))
-    by_folder, by_file = ([key(_source(row)) for row in table.rows] for key in (_folder, str))
-    keys = by_folder if len(set(by_folder)) > 1 else by_file
-    if len(rows) < _LARGE or not 1 < len(set(keys)) <= len(rows) / 2:
-        return [{"title": "", "counts": "", "rows": rows}]
-    groups: dict[str, list[tuple[int, Row]]] = {}
-    for key, row in zip(keys, rows, strict=True):
+    """The rows of the grid. Those of a large grid are grouped by the folder of their recipes, or by their file."""
+    sources = [next(result.cell.source for result in row.results if result is not None) for row in table.rows]
+    folders = [str(PurePosixPath(source).parent) for source in sources]
+    keys = folders if len(set(folders)) > 1 else sources
+    if len(table.rows) < _LARGE or not 1 < len(set(keys)) <= len(table.rows) / 2:
+        return [{"title": "", "counts": "", "rows": table.rows}]
+    groups: dict[str, list[Row]] = {}
+    for key, row in zip(keys, table.rows, strict=True):
         groups.setdefault(key, []).append(row)
     return [{"title": key, "counts": _counts(each), "rows": each} for key, each in groups.items()]
 
 
-def _source(row: Row) -> str:
-    return next(result.cell.source for result in row.results if result is not None)
-
-
-def _folder(source: str) -> str:
-    return str(PurePosixPath(source).parent)
-
-
-def _counts(rows: Collection[tuple[int, Row]]) -> str:
+def _counts(rows: Sequence[Row]) -> str:
     """``30 rows: 440 passed, 10 failed``."""
-    statuses = Counter(result.status for _, row in rows for result in row.results if result is not None)
+    statuses = Counter(result.status for row in rows for result in row.results if result is not None)
     return f"{count(len(rows), 'row')}: {', '.join(f'{number} {status}' for status, number in statuses.items())}"
 
 
-def _title(result: CellResult, since: Comparison | None) -> str:
+def _title(result: CellResult, since: RunComparison | None) -> str:
     """``drift 1.31 of 16, 1.2 MiB, 3.2 s; before: drift 0.4 of 16, 1.1 MiB, 3.0 s``: what is measured of a cell."""
     before = None if since is None else since.earlier.get(result.cell)
     was = "" if before is None else _measures(before)
-    if before is not None and verdict_in_words(before) != verdict_in_words(result):
-        was = ", ".join(filter(None, [verdict_in_words(before), was]))
+    if before is not None and describe_verdict(before) != describe_verdict(result):
+        was = ", ".join(filter(None, [describe_verdict(before), was]))
     return "; ".join(filter(None, [_measures(result), f"before: {was}" if was else ""]))
 
 
 def _measures(result: CellResult) -> str:
     drift = f"drift {result.worst.drift:.3g} of {result.worst.limit:g}" if result.worst else ""
     size = in_bytes(result.facts.file_bytes) if result.facts else ""
-    time = duration(result.seconds) if result.timings else ""
+    time = format_duration(result.seconds) if result.timings else ""
     return ", ".join(filter(None, [drift, size, time]))
 
 
@@ -287,38 +258,45 @@ def _about(result: CellResult) -> str:
     """The rules that a cell breaks, and the start of its first error or warning, or of the reason for its status."""
     findings = [cause.finding for cause in causes_of(result.findings)]
     is_told = result.status.is_bad or result.warnings
-    text = " ".join((sentence(findings[0]) if findings and is_told else result.reason).split())
+    text = " ".join((describe_finding(findings[0]) if findings and is_told else result.reason).split())
     beginning = text if len(text) <= _EXCERPT else f"{text[: _EXCERPT - 1]}…"
     return ": ".join(filter(None, [", ".join(dict.fromkeys(each.rule for each in findings)), beginning]))
 
 
-def _details(result: CellResult, command: str, alike: Sequence[tuple[str, str]], context: Context) -> str:
+def _details(
+    result: CellResult,
+    *,
+    command: str,
+    alike: Sequence[tuple[str, str]],
+    before: CellResult | None,
+    code_in: Path | None,
+) -> str:
     """What a cell shows once it is open.
 
     Args:
         result: the cell.
         command: the command that repeats it.
         alike: the anchors and labels of the cells of its recipe that fail for the same cause.
-        context: what the page shows besides the report.
+        before: the cell in the earlier run.
+        code_in: as for :func:`render`.
     """
     share = result.observability
-    before = context.since.earlier.get(result.cell) if context.since else None
     facts = {
         "exporter": result.cell.exporter,
-        "took": ", ".join(f"{stage} {duration(seconds)}" for stage, seconds in result.timings.items()),
+        "took": ", ".join(f"{stage} {format_duration(seconds)}" for stage, seconds in result.timings.items()),
         "cached": "yes: the verdict and the times are from an earlier run" if result.cached else result.why_run or "no",
         "CPU and GPU": "; ".join(each.in_words for each in result.cpu_vs_gpu),
         "observability": "" if share is None else f"{share:.0%} of the model is visible in its outputs",
         "inputs": "; ".join(each.in_words for each in result.inputs),
         "size": in_bytes(result.facts.file_bytes) if result.facts else "",
         "file": result.artifact or "",
-        "before": "" if before is None else ", ".join(filter(None, [verdict_in_words(before), _measures(before)])),
+        "before": "" if before is None else ", ".join(filter(None, [describe_verdict(before), _measures(before)])),
     }
     return fill(
         "details.html.jinja",
         result=result,
         causes=[
-            (cause, remedy, *_code(cause, context.code_in), *_picture(cause))
+            (cause, remedy, *_code(cause, code_in), _with_steps(cause))
             for cause, remedy in by_remedy(causes_of(result.findings))
         ],
         alike=alike,
@@ -333,20 +311,14 @@ def _code(cause: Cause, directory: Path | None) -> tuple[str, str]:
         return "", ""
     line = cause.finding.lines[0]
     around: list[str] = []
-    if directory is not None and _is_file_in(directory, line.file):  # a report can name any file
-        around = excerpt(line, directory)
+    if directory is not None:
+        with contextlib.suppress(OSError, ValueError):  # no file can have this name
+            path = (directory / line.file).resolve()
+            if path.is_relative_to(directory.resolve()) and path.is_file():  # a report can name any file
+                around = excerpt(line, directory)
     return str(line), "\n".join(around) or (f">   {line.text}" if line.text else "")
 
 
-def _is_file_in(directory: Path, name: str) -> bool:
-    try:
-        path = (directory / name).resolve()
-        return path.is_relative_to(directory.resolve()) and path.is_file()
-    except (OSError, ValueError):  # no file can have this name
-        return False
-
-
-def _picture(cause: Cause) -> tuple[str, str]:
-    """The input on which the nodes around a cause were run, and their picture. Both are empty if they were not."""
-    finding = next((each for each in (cause.finding, *cause.consequences) if each.steps), None)
-    return ("", "") if finding is None else (finding.probe or "", node_picture(finding.steps))
+def _with_steps(cause: Cause) -> Finding | None:
+    """The finding of a cause around whose fault the nodes were run; ``None`` if there is none."""
+    return next((each for each in (cause.finding, *cause.consequences) if each.steps), None)

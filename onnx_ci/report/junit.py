@@ -13,8 +13,8 @@ from xml.etree.ElementTree import Element, SubElement
 
 from onnx_ci.report.causes import causes_of
 from onnx_ci.report.markup import printable
-from onnx_ci.report.text import detail_lines, explain, sentence
-from onnx_ci.results.records import Cell, CellResult, Problem, Status
+from onnx_ci.report.text import describe_finding, describe_result, detail_lines
+from onnx_ci.results.records import Cell, CellResult, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
 from onnx_ci.text import one_line
@@ -32,8 +32,7 @@ _TAGS = {
 def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
     """Every cell of a report as a test case, in one test suite that has the versions and settings as properties.
 
-    Recipe files that cannot be used, cells that did not run because the run was stopped, and a run that judged nothing are
-    errors, because they are no success in the exit code either.
+    Recipe files that cannot be used, cells that did not run, and a run that judged nothing are errors.
 
     Args:
         report: the report of one run, or a merged one.
@@ -41,10 +40,14 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
     """
     cases = [
         *(_case_of(result, repeat(result.cell)) for result in report.cells),
-        *map(_case_of_problem, report.problems),
-        *map(_case_not_run, report.not_run),
-        *([_case_of_nothing()] if report.verdict is RunVerdict.NOTHING_RAN else []),
+        *(_error_case(_named(each.source, "recipe file"), "problem", each.message, has_text=True) for each in report.problems),
     ]
+    for id in report.not_run:
+        cell = Cell.from_id(id)
+        names = _named("onnx-ci", id) if cell is None else _names(cell)
+        cases.append(_error_case(names, "not-run", "the run was stopped before this cell ran"))
+    if report.verdict is RunVerdict.NOTHING_RAN:
+        cases.append(_error_case(_named("onnx-ci", "any cell"), "nothing-ran", "no cell was judged"))
     tags = Counter(child.tag for case in cases for child in case)
     counts = {"tests": str(len(cases)), "failures": str(tags["failure"]), "errors": str(tags["error"])}
     time = {"time": f"{report.seconds:.3f}"}
@@ -71,40 +74,31 @@ def _case_of(result: CellResult, repeat: str) -> Element:
         causes = causes_of(result.findings) if result.status.is_bad else []
         if causes:
             first = causes[0].finding
-            outcome = {"type": _attribute(first.rule), "message": _attribute(f"{first.rule}: {sentence(first)}")}
+            outcome = {"type": _attribute(first.rule), "message": _attribute(f"{first.rule}: {describe_finding(first)}")}
         else:
             outcome = {"type": result.status.value, "message": _attribute(result.reason)}
         child = SubElement(case, _TAGS[result.status], outcome)
-        child.text = printable(explain(result, repeat)) if result.status.is_bad else None
+        child.text = printable(describe_result(result, repeat)) if result.status.is_bad else None
     if lines := detail_lines(result):
         SubElement(case, "system-out").text = printable("\n".join(lines))
     return case
 
 
-def _case_of_problem(problem: Problem) -> Element:
-    case = Element("testcase", {"classname": _attribute(problem.source), "name": "recipe file", "time": "0.000"})
-    SubElement(case, "error", {"type": "problem", "message": _attribute(problem.message)}).text = printable(problem.message)
-    return case
-
-
-def _case_not_run(id: str) -> Element:
-    cell = Cell.from_id(id)
-    names = {"classname": "onnx-ci", "name": _attribute(id)} if cell is None else _names(cell)
+def _error_case(names: dict[str, str], kind: str, message: str, *, has_text: bool = False) -> Element:
+    """A test case for what is no cell: it is an error, because it is no success in the exit code either."""
     case = Element("testcase", {**names, "time": "0.000"})
-    SubElement(case, "error", {"type": "not-run", "message": "the run was stopped before this cell ran"})
-    return case
-
-
-def _case_of_nothing() -> Element:
-    case = Element("testcase", {"classname": "onnx-ci", "name": "any cell", "time": "0.000"})
-    SubElement(case, "error", {"type": "nothing-ran", "message": "no cell was judged"})
+    SubElement(case, "error", {"type": kind, "message": _attribute(message)}).text = printable(message) if has_text else None
     return case
 
 
 def _names(cell: Cell) -> dict[str, str]:
     """``exports.nets.lstm`` and ``opset9-cpu``: the class and the name of a test case."""
     module = ".".join(PurePosixPath(cell.source).with_suffix("").parts)
-    return {"classname": _attribute(f"{module}.{cell.recipe}"), "name": _attribute(cell.label)}
+    return _named(f"{module}.{cell.recipe}", cell.label)
+
+
+def _named(group: str, name: str) -> dict[str, str]:
+    return {"classname": _attribute(group), "name": _attribute(name)}
 
 
 def _attribute(text: str) -> str:

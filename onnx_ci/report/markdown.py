@@ -9,10 +9,10 @@ import html
 from collections.abc import Callable
 
 from onnx_ci.report.causes import baseline_changes, by_remedy, causes_of, shared_failures, shared_warnings
-from onnx_ci.report.grid import WARNED, Grid, grid, unit, word
+from onnx_ci.report.grid import WARNED, Grid, describe_unit, format_result, grid
 from onnx_ci.report.markup import code_block, printable
-from onnx_ci.report.text import count_line, remarks, sentence, told
-from onnx_ci.results.records import Cell, CellResult, Severity, Status
+from onnx_ci.report.text import describe_finding, describe_run, describe_without_place, format_counts
+from onnx_ci.results.records import Cell, Severity, Status
 from onnx_ci.results.run_report import RunReport
 
 _MARKS = {
@@ -34,43 +34,50 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
         repeat: returns the command that repeats a cell.
     """
     table = grid(report.cells)
-    lines = [f"## ONNX export: {_VERDICTS[report.verdict]}", "", escape(count_line(report)), ""]
+    lines = [f"## ONNX export: {_VERDICTS[report.verdict]}", "", escape(format_counts(report)), ""]
     lines += [f"- {escape(problem.source)}: {_cut(problem.message)}" for problem in report.problems]
     if report.not_run:
         lines.append(f"- did not run: {len(report.not_run)} cells, first {escape(report.not_run[0])}")
-    lines += [f"- {_cut(reason)}" for reason in remarks(report)]
+    lines += [f"- {_cut(reason)}" for reason in describe_run(report)]
     for failure in shared_failures(report.cells):
         lines += ["", f"### {escape(failure.title)}", ""]
         errors = causes_of(each for each in failure.first.findings if each.severity is Severity.ERROR)
         for cause, remedy in by_remedy(errors):
-            lines.append(f"- `{escape(cause.finding.rule)}`: {_cut(sentence(cause.finding))}")
+            lines.append(f"- `{escape(cause.finding.rule)}`: {_cut(describe_finding(cause.finding))}")
             lines += [f"  - remedy: {_cut(remedy)}"] if remedy else []
-            lines += [f"  - same cause: `{escape(each.rule)}`: {_cut(told(each))}" for each in cause.consequences]
+            lines += [
+                f"  - same cause: `{escape(each.rule)}`: {_cut(describe_without_place(each))}" for each in cause.consequences
+            ]
         lines += ["", *code_block(repeat(failure.first.cell))]
     if warnings := shared_warnings(report.cells):
         lines += ["", "### Warnings", ""]
         for warning, remedy in by_remedy(warnings):
-            lines.append(f"- {escape(warning.place)}: `{escape(warning.finding.rule)}`: {_cut(sentence(warning.finding))}")
+            lines.append(
+                f"- {escape(warning.place)}: `{escape(warning.finding.rule)}`: {_cut(describe_finding(warning.finding))}"
+            )
             lines += [f"  - remedy: {_cut(remedy)}"] if remedy else []
     if since := baseline_changes(report.cells):
         lines += ["", "### Since the baseline", "", "| cells | what changed | |", "| --- | --- | --- |"]
         lines += [f"| {escape(each.place)} | {_cut(each.finding.message)} | {each.finding.severity.value} |" for each in since]
     if table.rows:
-        lines += ["", *_grid(table), "", f"A number is the largest drift of a passed cell, in units of {unit(report.cells)}."]
+        lines += [
+            "",
+            *_grid(table),
+            "",
+            f"A number is the largest drift of a passed cell, in units of {describe_unit(report.cells)}.",
+        ]
     return "\n".join(lines) + "\n"
 
 
 def _grid(table: Grid) -> list[str]:
     lines = ["| opset | " + " | ".join(map(str, table.opsets)) + " |", "| --- |" + " ---: |" * len(table.opsets)]
     for row in table.rows:
-        places = [_place(result) for result in row.results]
+        places = []
+        for result in row.results:
+            mark = "⚠️" if result and result.warnings else _MARKS.get(result.status) if result else None
+            places.append(" ".join(filter(None, (mark, format_result(result).removesuffix(WARNED)))))
         lines.append(f"| {escape(row.title)} | " + " | ".join(places) + " |")
     return lines
-
-
-def _place(result: CellResult | None) -> str:
-    mark = "⚠️" if result and result.warnings else _MARKS.get(result.status) if result else None
-    return " ".join(filter(None, (mark, word(result).removesuffix(WARNED))))
 
 
 _ENTITIES = {ord(character): f"&#{ord(character)};" for character in "\\`*_[]|~#@"}

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.report.environments import gathered, names_of
-from onnx_ci.report.text import outcome
+from onnx_ci.report.text import describe_outcome
 from onnx_ci.results.json_data import to_json
-from onnx_ci.results.records import CellResult, Origin, SettingValue, SkipCause, Status, versions_in_words
+from onnx_ci.results.records import CellResult, Origin, SettingValue, SkipCause, Status, format_versions
 from onnx_ci.results.run_report import Part, RunReport
 from onnx_ci.text import listed
 
@@ -38,7 +38,8 @@ def merge(reports: Sequence[tuple[str, RunReport]], *, is_part: bool = False) ->
     judged = [_judged(group) for group in environments]
     pairs = [pair for pair in itertools.combinations(judged, 2) if not pair[0].keys().isdisjoint(pair[1])]
     apart = _side_by_side(environments, judged, reports) if pairs else None
-    if apart is not None and (any(itertools.starmap(_disagree, pairs)) or (apart.in_other_jobs and not is_part)):
+    disagree = any(_differing(one[id], other[id]) for one, other in pairs for id in one.keys() & other.keys())
+    if apart is not None and (disagree or (apart.in_other_jobs and not is_part)):
         merged, expected = apart, [apart]
     else:
         merged, expected = _merged(reports), [report for _, report in reports]
@@ -63,10 +64,6 @@ def _environments(reports: _Reports) -> list[_Reports]:
         if report.cells or not report.in_other_jobs:
             groups.setdefault(json.dumps(dict(report.environment), sort_keys=True), []).append((name, report))
     return [*groups.values()]
-
-
-def _disagree(first: Mapping[str, CellResult], second: Mapping[str, CellResult]) -> bool:
-    return any(_differing(first[id], second[id]) for id in first.keys() & second.keys())
 
 
 def _judged(reports: _Reports) -> dict[str, CellResult]:
@@ -112,7 +109,7 @@ def _named(report: RunReport, name: str) -> RunReport:
         report,
         cells=tuple(dataclasses.replace(each, cell=dataclasses.replace(each.cell, environment=name)) for each in report.cells),
         problems=tuple(
-            dataclasses.replace(each, message=f"with {versions_in_words(name)}: {each.message}") for each in report.problems
+            dataclasses.replace(each, message=f"with {format_versions(name)}: {each.message}") for each in report.problems
         ),
         not_run=ids(report.not_run),
         in_other_jobs=ids(report.in_other_jobs),
@@ -132,7 +129,14 @@ def _merged(reports: _Reports) -> RunReport:
             if earlier is None or (earlier.status is Status.SKIPPED and result.status is not Status.SKIPPED):
                 chosen[result.cell.id] = place, result
             elif result.status is not Status.SKIPPED:
-                _check_agreement((reports[owner][0], name), (earlier, result))
+                differing = _differing(earlier, result)
+                if differing:
+                    raise ConfigurationError(
+                        f"{reports[owner][0]} and {name} contradict each other about {result.cell.id}: "
+                        f"{describe_outcome(earlier)} and {describe_outcome(result)}; they differ in {listed(differing)}. "
+                        "A report has one result per cell and environment: leave out one of the files, or run each cell in "
+                        "one job only"
+                    )
     judged = {id for id, (_, result) in chosen.items() if result.status is not Status.SKIPPED}
     not_run = dict.fromkeys(id for _, report in reports for id in report.not_run if id not in judged)
     results = {id: chosen[id] for id in chosen if id not in not_run}
@@ -149,16 +153,6 @@ def _merged(reports: _Reports) -> RunReport:
         merged_from=parts,
         seconds=sum(part.seconds for part in parts),
     )
-
-
-def _check_agreement(files: tuple[str, str], results: tuple[CellResult, CellResult]) -> None:
-    """Raise an error if the results of one cell in two files differ in what they say about the export."""
-    if differing := _differing(*results):
-        raise ConfigurationError(
-            f"{files[0]} and {files[1]} contradict each other about {results[0].cell.id}: {outcome(results[0])} and "
-            f"{outcome(results[1])}; they differ in {listed(differing)}. A report has one result per cell and environment: "
-            "leave out one of the files, or run each cell in one job only"
-        )
 
 
 def _differing(first: CellResult, second: CellResult) -> list[str]:

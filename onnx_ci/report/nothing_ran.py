@@ -9,7 +9,7 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.errors import did_you_mean
 from onnx_ci.matrix.plan import why_empty
 from onnx_ci.matrix.scope import RecipeScope, choose_cells, nameable
-from onnx_ci.report.text import left_out
+from onnx_ci.report.text import describe_exclusions
 from onnx_ci.text import listed_shortly
 
 
@@ -53,4 +53,4 @@ def why_nothing_ran(
         names = nameable(scopes, settings)
         meant = next(filter(None, (did_you_mean(glob, names) for glob in settings.select)), "")
         return f"no cell matches --select={','.join(settings.select)}{meant}; onnx-ci list shows the cells' ids"
-    return "; ".join(f"left out {each}" for each in left_out(whole.exclusions))
+    return "; ".join(f"left out {each}" for each in describe_exclusions(whole.exclusions))

@@ -6,12 +6,10 @@ const all = (selector) => [...document.querySelectorAll(selector)];
 const search = byId("search");
 const boxes = all(".filter input[type=checkbox]");
 const lists = all(".cells");
-const series = new Map(all(".series").map((line) => [line.dataset.row, line]));
 const table = document.querySelector(".grid");
 const groups = all(".grid tbody");
-const rows = all(".grid tbody tr[data-row]").map((row) => ({
+const rows = all(".grid tbody tr:not(.group)").map((row) => ({
   row,
-  line: series.get(row.dataset.row),
   places: [...row.querySelectorAll("a")].map((link) => ({ place: link.parentElement, id: link.hash.slice(1) })),
 }));
 const cells = all("details.cell").map((element) => ({
@@ -51,14 +49,13 @@ function filter(wanted) {
     if (matches) found.add(id);
     element.hidden = !matches && id !== wanted;
   }
-  for (const { row, line, places } of rows) {
+  for (const { row, places } of rows) {
     let some = false;
     for (const { place, id } of places) {
       place.classList.toggle("out", !found.has(id));
       some ||= found.has(id);
     }
     row.hidden = !some;
-    line?.classList.toggle("out", !some);
   }
   for (const group of groups) group.hidden = !group.querySelector("tr:not(.group, [hidden])");
   table?.classList.toggle("filtered", found.size < cells.length);

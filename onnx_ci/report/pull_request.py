@@ -1,4 +1,4 @@
-"""The verdict on a pull request as a headline, a comment that shows what moved against the base, and a badge.
+"""The verdict on a pull request as a headline and a comment that shows what moved against the base.
 
 Whoever opens a pull request can write its report. So all text of reports stands in code, where GitHub looks for no mention,
 link or HTML.
@@ -13,11 +13,11 @@ from pathlib import Path
 
 from onnx_ci.baseline.changes import in_bytes
 from onnx_ci.config.reproduce import record_from, repeat_from
-from onnx_ci.report.causes import SharedFailure, causes_of, in_words, shared_failures
-from onnx_ci.report.comparison import Comparison, MovedCell, Movement, verdict_in_words
-from onnx_ci.report.markup import code_block, code_span, fitting, printable, size_of
+from onnx_ci.report.causes import SharedFailure, causes_of, describe_cells, shared_failures
+from onnx_ci.report.comparison import CellChange, Movement, RunComparison, describe_verdict
+from onnx_ci.report.markup import code_block, code_span, fitting, size_of
 from onnx_ci.report.text import finding_lines
-from onnx_ci.results.records import Cell, CellResult, Finding, Severity
+from onnx_ci.results.records import Cell, CellResult, Severity
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
 from onnx_ci.text import count, one_line
@@ -43,7 +43,7 @@ class Links:
     """The name of the base's branch."""
 
 
-def headline(comparison: Comparison, name: Callable[[str], str] = one_line) -> str:
+def headline(comparison: RunComparison, name: Callable[[str], str] = one_line) -> str:
     """The verdict in one line: ``2 of 240 cells broke: resnet50 at opsets 13-17 on cpu, since model.py:41``.
 
     Args:
@@ -78,7 +78,7 @@ def headline(comparison: Comparison, name: Callable[[str], str] = one_line) -> s
     return _passing(comparison)
 
 
-def _passing(comparison: Comparison) -> str:
+def _passing(comparison: RunComparison) -> str:
     """The headline where no cell fails or is fixed: ``8 of 9 cells passed, 1 skipped; 2 changed``."""
     head = comparison.after
     cells, passed = count(len(head.cells), "cell"), head.counts.get("passed", 0)
@@ -94,7 +94,8 @@ def _first(results: Sequence[CellResult], name: Callable[[str], str]) -> str:
     """The first failure, or the first recipe if nothing fails: its cells, the line at fault, and how many others there are."""
     failures = shared_failures(results)
     group = failures[0].results if failures else [each for each in results if each.cell.recipe == results[0].cell.recipe]
-    line = _line_at_fault(group[0])
+    errors = causes_of(each for each in group[0].findings if each.severity is Severity.ERROR)
+    line = next((str(cause.finding.lines[0]) for cause in errors if cause.finding.lines), "")
     since = f", since {name(_short(line))}" if line else ""
     others = len(failures) - 1 if failures else len({each.cell.recipe for each in results}) - 1
     more = f", and {count(others, 'other failure' if failures else 'other recipe')}" if others else ""
@@ -104,19 +105,14 @@ def _first(results: Sequence[CellResult], name: Callable[[str], str]) -> str:
 def _cells(cells: Iterable[Cell]) -> str:
     """Cells of one recipe: ``net at opsets 9-12 on cpu``."""
     cells = tuple(cells)
-    return _short(f"{cells[0].recipe} {in_words(cells)}")
-
-
-def _line_at_fault(result: CellResult) -> str:
-    errors = (each for each in result.findings if each.severity is Severity.ERROR)
-    return next((str(cause.finding.lines[0]) for cause in causes_of(errors) if cause.finding.lines), "")
+    return _short(f"{cells[0].recipe} {describe_cells(cells)}")
 
 
 def _short(text: str) -> str:
     return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 1]}…"
 
 
-def comment(comparison: Comparison, links: Links, limit: int = COMMENT_LIMIT) -> str:
+def comment(comparison: RunComparison, links: Links, limit: int = COMMENT_LIMIT) -> str:
     """The comment in Markdown: the headline, a table of what moved, the failures, and how to accept changes of baselines."""
     head = comparison.after
     first = f"### {_MARKS[head.verdict]} ONNX export: {headline(comparison, code_span)}\n"
@@ -152,18 +148,18 @@ def _left_out(number: int, what: str) -> str:
     return f"\n… and {number} more {what}{'' if number == 1 else 's'}, in the report.\n" if number > 0 else ""
 
 
-def _moved_cells(comparison: Comparison) -> list[str]:
+def _moved_cells(comparison: RunComparison) -> list[str]:
     """The rows of the table: cells of one recipe that moved alike."""
-    groups: dict[object, list[MovedCell]] = {}
+    groups: dict[object, list[CellChange]] = {}
     for moved in comparison.news:
-        statuses = tuple(result and verdict_in_words(result) for result in (moved.before, moved.after))
+        statuses = tuple(result and describe_verdict(result) for result in (moved.before, moved.after))
         kinds = moved.kinds if moved.movement in (Movement.CHANGED, Movement.WARNS) else None
         key = moved.movement, moved.cell.source, moved.cell.recipe, statuses, kinds
         groups.setdefault(key, []).append(moved)
     return [_row(group, has_base=comparison.before is not None) for group in groups.values()]
 
 
-def _row(group: Sequence[MovedCell], *, has_base: bool) -> str:
+def _row(group: Sequence[CellChange], *, has_base: bool) -> str:
     before = [moved.before for moved in group if moved.before is not None]
     after = [moved.after for moved in group if moved.after is not None]
     first = group[0]
@@ -173,9 +169,11 @@ def _row(group: Sequence[MovedCell], *, has_base: bool) -> str:
     values = [
         first.movement.value if has_base and first.movement else "failed",
         "<br>".join(cells),
-        *(_pair(show(before), show(after)) for show in (_status, _drift, _size)),
+        _pair(*(describe_verdict(each[0]) if each else "" for each in (before, after))),
+        _pair(*(_largest((one.worst.drift for one in each if one.worst), "{:.3g}".format) for each in (before, after))),
+        _pair(*(_largest((one.facts.file_bytes for one in each if one.facts), in_bytes) for each in (before, after))),
         _operators(first),
-        _pair(_time(before), _time(after)),
+        _pair(*(f"{sum(one.seconds for one in each):.1f} s" if each else "" for each in (before, after))),
     ]
     return f"| {' | '.join(values)} |\n"
 
@@ -189,25 +187,12 @@ def _pair(before: str, after: str) -> str:
     return after if before in ("", after) else f"{before} → {after or '—'}"
 
 
-def _status(results: Sequence[CellResult]) -> str:
-    return verdict_in_words(results[0]) if results else ""
+def _largest(values: Iterable[float], show: Callable[[float], str]) -> str:
+    largest = max(values, default=None)
+    return "" if largest is None else show(largest)
 
 
-def _drift(results: Sequence[CellResult]) -> str:
-    drifts = [each.worst.drift for each in results if each.worst is not None]
-    return f"{max(drifts):.3g}" if drifts else ""
-
-
-def _size(results: Sequence[CellResult]) -> str:
-    sizes = [each.facts.file_bytes for each in results if each.facts is not None]
-    return in_bytes(max(sizes)) if sizes else ""
-
-
-def _time(results: Sequence[CellResult]) -> str:
-    return f"{sum(each.seconds for each in results):.1f} s" if results else ""
-
-
-def _operators(moved: MovedCell) -> str:
+def _operators(moved: CellChange) -> str:
     """The operators that were added and removed, or how many there are."""
     words = [words for kind, words in moved.unmeasured if kind == "operators"]
     if words:
@@ -227,7 +212,11 @@ def _failure(failure: SharedFailure, repeat: str) -> str:
 
 def _accepting(head: RunReport) -> list[str]:
     """The commands that accept what changed since the baselines."""
-    changed = [each.cell for each in head.cells if any(map(_is_to_accept, each.findings))]
+    changed = [
+        result.cell
+        for result in head.cells
+        if any(each.baseline_change is not None and each.severity is not Severity.NOTE for each in result.findings)
+    ]
     if not changed:
         return []
     commands = fitting([f"{one_line(each)}\n" for each in record_from(head, changed, Path.cwd())], _ROOM_FOR_COMMANDS)
@@ -236,11 +225,7 @@ def _accepting(head: RunReport) -> list[str]:
     return ["\n", *(f"{line}\n" for line in [*lines, *code_block("".join(commands).rstrip("\n"), "sh")])]
 
 
-def _is_to_accept(finding: Finding) -> bool:
-    return finding.baseline_change is not None and finding.severity is not Severity.NOTE
-
-
-def _compared(comparison: Comparison, links: Links) -> Iterable[str]:
+def _compared(comparison: RunComparison, links: Links) -> Iterable[str]:
     """What the head was compared with, and what is different for the run as a whole."""
     this = f"[This run]({links.head})" if links.head else "This run"
     if comparison.before is None:
@@ -255,23 +240,8 @@ def _compared(comparison: Comparison, links: Links) -> Iterable[str]:
         words = (f"{each.title} {each.before} → {each.after}" + f" ({each.change})" * bool(each.change) for each in totals)
         sentences.append(f"Over the cells that both have: {'; '.join(words)}.")
     if comparison.settings:
-        settings = ", ".join(each.words for each in comparison.settings)
+        settings = ", ".join(comparison.settings)
         sentences.append(f"The settings differ: {code_span(settings[:_LONGEST_FAILURE])}.")
     if comparison.versions:
         sentences.append(f"The packages differ: {code_span(comparison.versions[:_LONGEST_FAILURE])}.")
     yield f"\n<sub>{' '.join(sentences)}</sub>\n"
-
-
-_COLOURS = {RunVerdict.PASSED: "brightgreen", RunVerdict.FAILED: "red", RunVerdict.NOTHING_RAN: "lightgrey"}
-
-
-def badge(report: RunReport) -> dict[str, str | int]:
-    """The verdict as a badge, in the JSON that the endpoint badge of shields.io reads."""
-    failing = sum(result.status.is_bad for result in report.cells)
-    cells = count(len(report.cells), "cell")
-    message = {
-        RunVerdict.PASSED: f"{report.counts.get('passed', 0)} of {cells} passed",
-        RunVerdict.FAILED: f"{failing} of {cells} failed" if failing else "failed",
-        RunVerdict.NOTHING_RAN: "nothing ran",
-    }[report.verdict]
-    return {"schemaVersion": 1, "label": "ONNX export", "message": printable(message), "color": _COLOURS[report.verdict]}

@@ -1,4 +1,4 @@
-"""The templates of the report page, which hold all its HTML and SVG, and the functions that they call.
+"""The templates of the report page, which hold all its HTML, and the functions that they call.
 
 Every value that a template outputs is made printable and escaped, so no template can forget it.
 """
@@ -11,9 +11,9 @@ import hashlib
 import importlib.resources
 from typing import TYPE_CHECKING
 
-from onnx_ci.report.grid import NOT_RUN, WARNED, word
+from onnx_ci.report.grid import NOT_RUN, WARNED, format_result
 from onnx_ci.report.markup import printable
-from onnx_ci.report.text import duration, sentence, told
+from onnx_ci.report.text import describe_finding, describe_without_place, format_duration, step_rows
 from onnx_ci.results.records import CellResult, Status
 from onnx_ci.results.rules import RULES
 from onnx_ci.text import count
@@ -75,12 +75,13 @@ def environment(package: str = "onnx_ci.report") -> Environment:
     environment.filters |= {
         "counted": count,  # jinja2 has a filter "count" of its own
         "digest": _digest,
-        "duration": duration,
+        "format_duration": format_duration,
         "printable": printable,
-        "sentence": sentence,
-        "told": told,
+        "describe_finding": describe_finding,
+        "step_rows": step_rows,
+        "describe_without_place": describe_without_place,
         "shade": shade,
-        "word": word,
+        "format_result": format_result,
     }
     return environment
 

@@ -8,10 +8,18 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from onnx_ci.collection.post_export import EXPORT
-from onnx_ci.report.causes import SharedFinding, baseline_changes, by_remedy, causes_of, in_words, shared_notes, shared_warnings
-from onnx_ci.report.environments import blame, differences
+from onnx_ci.report.causes import (
+    SharedFinding,
+    baseline_changes,
+    by_remedy,
+    causes_of,
+    describe_cells,
+    shared_notes,
+    shared_warnings,
+)
+from onnx_ci.report.environments import describe_failing_environments, differences
 from onnx_ci.report.excerpt import excerpt
-from onnx_ci.report.grid import NOT_RUN, WARNED, grid, unit, word
+from onnx_ci.report.grid import NOT_RUN, WARNED, describe_unit, format_result, grid
 from onnx_ci.results.records import CellResult, Culprit, Exclusion, Finding, Frozen, FrozenKind, NodeStep, Severity, Status
 from onnx_ci.results.rules import RULES
 from onnx_ci.results.run_report import RunReport
@@ -32,10 +40,10 @@ def plain(text: str, status: Status | None) -> str:
 
 def grid_lines(results: Sequence[CellResult], style: Style = plain) -> list[str]:
     """The grid, followed by its legend."""
-    lines = table_lines(results, word, style)
+    lines = table_lines(results, format_result, style)
     legend = []
     if any(result.status is Status.PASSED and result.outputs for result in results):
-        legend.append(f"a number is the largest drift of a passed cell, in units of {unit(results)}")
+        legend.append(f"a number is the largest drift of a passed cell, in units of {describe_unit(results)}")
     if any(result.warnings for result in results):
         legend.append(f"{WARNED} passed with a warning")
     if any(None in row.results for row in grid(results).rows):
@@ -67,11 +75,11 @@ def table_lines(results: Sequence[CellResult], word_of: Callable[[CellResult | N
 def summary_lines(report: RunReport, style: Style = plain) -> list[str]:
     """The grid, remarks on the run, and the conclusion."""
     since = [
-        f"since the baseline: {each.place}: {each.finding.message}{_note(each.finding)}"
+        f"since the baseline: {each.place}: {each.finding.message}{_format_severity(each.finding)}"
         for each in baseline_changes(report.cells)
     ]
-    lines = [*remarks(report), *note_lines(report.cells), *warning_lines(report.cells), *since]
-    return [*grid_lines(report.cells, style), *map(one_line, lines), *conclusion(report, style)]
+    lines = [*describe_run(report), *note_lines(report.cells), *warning_lines(report.cells), *since]
+    return [*grid_lines(report.cells, style), *map(one_line, lines), *conclusion_lines(report, style)]
 
 
 def warning_lines(results: Iterable[CellResult]) -> list[str]:
@@ -95,7 +103,7 @@ def _lines_of(kind: str, findings: Iterable[SharedFinding]) -> list[str]:
         alike.setdefault(words(each), []).append(each)
     lines = []
     for shared, remedy in by_remedy(first for first, *_ in alike.values()):
-        said = sentence(shared.finding)
+        said = describe_finding(shared.finding)
         if others := [str(each.finding.lines[0]) for each in alike[words(shared)][1:] if each.finding.lines]:
             said = f"{said.removesuffix('.')}; also at {listed_shortly(others)}"
         lines.append(f"{kind}: {shared.place}: {shared.finding.rule}: {said}")
@@ -103,18 +111,23 @@ def _lines_of(kind: str, findings: Iterable[SharedFinding]) -> list[str]:
     return lines
 
 
-def _note(finding: Finding) -> str:
+def _format_severity(finding: Finding) -> str:
     return "" if finding.severity is Severity.ERROR else f" ({finding.severity.value})"
 
 
-def remarks(report: RunReport) -> list[str]:
+def describe_run(report: RunReport) -> list[str]:
     """How merged runs differ and what that breaks, why cells were skipped or failed as expected, and what is left out."""
     lines = [f"merged from {len(report.merged_from)} runs"] if report.merged_from else []
     lines += [f"merged runs differ: {each}" for each in differences(report.merged_from)]
-    return [*lines, *blame(report), *reasons(report.cells), *(f"left out {each}" for each in left_out(report.exclusions))]
+    return [
+        *lines,
+        *describe_failing_environments(report),
+        *describe_reasons(report.cells),
+        *(f"left out {each}" for each in describe_exclusions(report.exclusions)),
+    ]
 
 
-def left_out(exclusions: Iterable[Exclusion]) -> list[str]:
+def describe_exclusions(exclusions: Iterable[Exclusion]) -> list[str]:
     """``net at opset 10: the recipe declares opsets 11-17``: a line for each reason, with the first recipes left out for it."""
     recipes: dict[str, list[str]] = {}
     for exclusion in exclusions:
@@ -122,28 +135,28 @@ def left_out(exclusions: Iterable[Exclusion]) -> list[str]:
     return [f"{listed_shortly(names)} at {reason}" for reason, names in recipes.items()]
 
 
-def reasons(results: Iterable[CellResult]) -> list[str]:
+def describe_reasons(results: Iterable[CellResult]) -> list[str]:
     """``skipped 9 cells: no cuda``: why cells were skipped or failed as expected."""
     counts = Counter((each.status, each.reason) for each in results if each.status in (Status.SKIPPED, Status.XFAILED))
     return [f"{status} {count(number, 'cell')}: {reason}" for (status, reason), number in counts.items()]
 
 
-def conclusion(report: RunReport, style: Style = plain) -> list[str]:
+def conclusion_lines(report: RunReport, style: Style = plain) -> list[str]:
     """Problems, what did not run, and the counts."""
     lines = [style(one_line(f"{problem.source}: {problem.message}"), Status.ERROR) for problem in report.problems]
     if report.not_run:
         message = f"did not run: {count(len(report.not_run), 'cell')}, first {report.not_run[0]}"
         lines.append(style(one_line(message), Status.ERROR))
-    lines.append(style(count_line(report), Status.PASSED if report.verdict is RunVerdict.PASSED else Status.FAILED))
+    lines.append(style(format_counts(report), Status.PASSED if report.verdict is RunVerdict.PASSED else Status.FAILED))
     return lines
 
 
-def missing_device_line(report: RunReport) -> str:
+def describe_missing_device(report: RunReport) -> str:
     """``a required device is missing: no cuda: …``."""
     return one_line(f"a required device is missing: {report.missing_device}; run onnx-ci doctor for details")
 
 
-def count_line(report: RunReport) -> str:
+def format_counts(report: RunReport) -> str:
     """``36 cells: 36 passed, 27 of them cached, in 41.3 s``."""
     warned = f" ({report.warned} with a warning)" if report.warned else ""
     words = (f"{number} {status}{warned if status == Status.PASSED else ''}" for status, number in report.counts.items())
@@ -157,31 +170,31 @@ def count_line(report: RunReport) -> str:
     return f"{cells}: {counts}{from_cache}{problems}{comma} in {report.seconds:.1f} s{together}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """``250 ms``, ``3.2 s``."""
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
-def outcome(result: CellResult) -> str:
+def describe_outcome(result: CellResult) -> str:
     """``passed (drift 3.7; 1 note; cached)``, ``failed (baked-value at net.py:26)``."""
-    drift = f"drift {word(result).removesuffix(WARNED)}" if result.status is Status.PASSED and result.outputs else ""
-    broken = cause_in_short(result) if result.status.is_bad else ""
+    drift = f"drift {format_result(result).removesuffix(WARNED)}" if result.status is Status.PASSED and result.outputs else ""
+    broken = describe_first_cause(result) if result.status.is_bad else ""
     return _with_details(result.status, [broken, drift, *_remarked([result])])
 
 
-def cells_in_short(results: Sequence[CellResult]) -> str:
+def format_cells(results: Sequence[CellResult]) -> str:
     """``onnx_recipes.py::net  opsets 9-17 on cpu``: the cells of one recipe."""
     cell = results[0].cell
-    return one_line(f"{cell.source}::{cell.recipe}  {in_words((result.cell for result in results), before='')}")
+    return one_line(f"{cell.source}::{cell.recipe}  {describe_cells((result.cell for result in results), before='')}")
 
 
-def outcome_in_short(results: Sequence[CellResult]) -> str:
+def describe_outcomes(results: Sequence[CellResult]) -> str:
     """``passed (drift at most 3.7; 1 note; 4 cached)``: the outcome of cells of one recipe that have the same status."""
     status = results[0].status
     drifts = [result.worst.drift for result in results if result.worst is not None and status is Status.PASSED]
     largest = max(drifts, default=None)
     drift = "" if largest is None else f"drift at most {largest:.2g}" if largest >= 0.1 or not largest else "drift below 0.1"
-    broken = cause_in_short(results[0]) if status.is_bad else ""
+    broken = describe_first_cause(results[0]) if status.is_bad else ""
     return _with_details(status, [broken, drift, *_remarked(results)])
 
 
@@ -201,7 +214,7 @@ def _remarked(results: Sequence[CellResult]) -> list[str]:
     ]
 
 
-def cause_in_short(result: CellResult) -> str:
+def describe_first_cause(result: CellResult) -> str:
     """``baked-value at net.py:26 and 1 more``: the first cause of a failure."""
     causes = causes_of(each for each in result.findings if each.severity is Severity.ERROR)
     if not causes:
@@ -211,7 +224,7 @@ def cause_in_short(result: CellResult) -> str:
     return one_line(first.rule + place + (f" and {len(causes) - 1} more" if len(causes) > 1 else ""))
 
 
-def explain(
+def describe_result(
     result: CellResult, repeat: str, *, why: str = "", fix: str = "", code_in: Path | None = None, has_notes: bool = True
 ) -> str:
     """A result in full: each cause with its remedy, the numbers, and the command that repeats the cell.
@@ -261,22 +274,26 @@ def deviations(result: CellResult) -> list[str]:
 
 
 def finding_lines(findings: Iterable[Finding], *, code_in: Path | None = None) -> list[str]:
-    """Each cause with its consequences, errors first, and each remedy once; ``code_in`` as in :func:`explain`."""
+    """Each cause with its consequences, errors first, and each remedy once; ``code_in`` as in :func:`describe_result`."""
     lines = []
     for cause, remedy in by_remedy(causes_of(findings)):
-        lines.append(f"{_label(cause.finding)}: {sentence(cause.finding)}")
+        lines.append(f"{_label(cause.finding)}: {describe_finding(cause.finding)}")
         if code_in is not None and cause.finding.severity is Severity.ERROR and cause.finding.lines:
             lines += [f"    {each}" for each in excerpt(cause.finding.lines[0], code_in)]
         lines += [f"    remedy: {remedy}"] if remedy else []
-        lines += [f"    same cause: {_label(each)}: {told(each)}" for each in cause.consequences]
+        lines += [f"    same cause: {_label(each)}: {describe_without_place(each)}" for each in cause.consequences]
     return lines
 
 
 def step_lines(steps: Sequence[NodeStep]) -> list[str]:
     """The nodes around a fault as a table in which those at fault are marked."""
-    rows = [("", "node", "line", "error ÷ rounding", "at", "file", "model")]
-    rows += [(">" if step.is_culprit else "", step.node, *_of_step(step)) for step in steps]
-    return _table(rows)
+    return _table(step_rows(steps))
+
+
+def step_rows(steps: Sequence[NodeStep]) -> list[tuple[str, ...]]:
+    """The rows of that table, the first with the titles of its columns."""
+    heads = ("", "node", "line", "error ÷ rounding", "at", "file", "model")
+    return [heads, *((">" if step.is_culprit else "", step.node, *_format_step(step)) for step in steps)]
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -285,7 +302,7 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["    " + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
-def _of_step(step: NodeStep) -> tuple[str, str, str, str, str]:
+def _format_step(step: NodeStep) -> tuple[str, str, str, str, str]:
     line = str(step.source or "")
     if not step.can_run:
         return line, "does not run", "", "", ""
@@ -301,12 +318,12 @@ def _label(finding: Finding) -> str:
     return f"{finding.rule} ({finding.severity.value})"
 
 
-def sentence(finding: Finding) -> str:
-    """The stage and the place at fault, and what :func:`told` says."""
-    return f"{_origin(finding)}{_at(finding)}{told(finding)}"
+def describe_finding(finding: Finding) -> str:
+    """The stage and the place at fault, and what :func:`describe_without_place` says."""
+    return f"{_describe_stage(finding)}{_describe_place(finding)}{describe_without_place(finding)}"
 
 
-def told(finding: Finding) -> str:
+def describe_without_place(finding: Finding) -> str:
     """The message, the passes of an optimizer at fault, the other inputs that show it, and whether only probe weights do."""
     also = f"; also on {', '.join(map(repr, finding.also_on))}" if finding.also_on else ""
     weights = "with probe weights: " if finding.probe_weights else ""
@@ -314,7 +331,7 @@ def told(finding: Finding) -> str:
     return f"{weights}{finding.message}{passes}{also}"
 
 
-def _at(finding: Finding) -> str:
+def _describe_place(finding: Finding) -> str:
     """The line that a finding is about, or where the wrong values come from, as the beginning of a sentence."""
     if finding.source is not None:
         return f"{finding.source.quoted}: "
@@ -323,10 +340,10 @@ def _at(finding: Finding) -> str:
     first, others = finding.culprits[0], finding.culprits[1:]
     lines = dict.fromkeys(str(each.source) for each in others if each.source is not None and each.source != first.source)
     more = f", and {listed(lines)}" if lines else f" and {count(len(others), 'other node')}" if others else ""
-    return f"{place_of(first)}{more}: "
+    return f"{describe_culprit(first)}{more}: "
 
 
-def place_of(culprit: Culprit) -> str:
+def describe_culprit(culprit: Culprit) -> str:
     """``model.py:26, `return self.conv(x)`, which uses 3 here and 2 on the example, Conv '/conv/Conv' in conv``."""
     if culprit.nodes:
         what = culprit.nodes[0] if len(culprit.nodes) == 1 else f"{culprit.nodes[0]} or a node beside it"
@@ -336,7 +353,7 @@ def place_of(culprit: Culprit) -> str:
     model = "" if culprit.recipe is None else f" of the model that {culprit.recipe} builds"
     source = culprit.source
     code = [] if source is None else [source.quoted]
-    frozen = [] if culprit.frozen is None else [_frozen(culprit.frozen, "" if source is None else source.text)]
+    frozen = [] if culprit.frozen is None else [_describe_frozen(culprit.frozen, "" if source is None else source.text)]
     return ", ".join(filter(None, [*code, *frozen, f"{what}{module}{model}".strip()]))
 
 
@@ -344,7 +361,7 @@ _IS_PLAIN_CONDITION = re.compile(r"(?:el)?if (?!.*(?:\bnot\b|\band\b|\bor\b|!=))
 """A line whose condition is true where its only test is: of ``if a.shape != b.shape:``, sizes are tested for being equal."""
 
 
-def _frozen(frozen: Frozen, code: str) -> str:
+def _describe_frozen(frozen: Frozen, code: str) -> str:
     """``which runs 4 times here and 3 on the example``; ``code`` is the line."""
     if frozen.kind is FrozenKind.NUMBER:
         here, there = (", ".join(f"{number:g}" for number in numbers) for numbers in (frozen.here, frozen.on_example))
@@ -364,7 +381,7 @@ def _frozen(frozen: Frozen, code: str) -> str:
     return f"which {verb} {times_here:g} {thing}{'' if times_here == 1 else 's'} here and {times_there:g} on the example"
 
 
-def _origin(finding: Finding) -> str:
+def _describe_stage(finding: Finding) -> str:
     """Which post-export stage is at fault, as the beginning of a sentence."""
     if finding.introduced_by is None or finding.rule == "stage-error":  # its message names the stage
         return ""
@@ -377,7 +394,7 @@ def detail_lines(result: CellResult) -> list[str]:
     """What else is known about a result: its findings if it does not fail, times, and the log."""
     lines = []
     if not result.status.is_bad:
-        lines += [f"{each.rule} ({each.severity.value}): {sentence(each)}" for each in result.findings]
+        lines += [f"{each.rule} ({each.severity.value}): {describe_finding(each)}" for each in result.findings]
         lines += [f"reason: {result.reason}"] if result.reason else []
         lines += [each.in_words for each in result.cpu_vs_gpu]
         lines += [f"input {each.in_words}" for each in result.inputs]

@@ -10,7 +10,8 @@ from onnx_ci.config.reproduce import repeat_from
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.git import repository_of
 from onnx_ci.errors import ConfigurationError
-from onnx_ci.report import code_quality, junit, markdown, sarif
+from onnx_ci.report import junit, markdown
+from onnx_ci.report.annotations import code_quality
 from onnx_ci.results.records import Cell
 from onnx_ci.results.run_report import RunReport
 
@@ -19,10 +20,10 @@ Rendering = Callable[[RunReport], str]
 
 
 def page(report: RunReport, repeat: Callable[[Cell], str], **context: Any) -> str:
-    """The report as an HTML page; ``context`` as in :class:`~onnx_ci.report.html.Context`."""
+    """The report as an HTML page; the arguments are those of :func:`onnx_ci.report.html.render`."""
     from onnx_ci.report import html  # loads jinja2
 
-    return html.render(report, repeat, html.Context(**context))
+    return html.render(report, repeat, **context)
 
 
 def written_files(settings: Settings, summary: Path | None = None) -> dict[Path, Rendering]:
@@ -42,8 +43,7 @@ def written_files(settings: Settings, summary: Path | None = None) -> dict[Path,
     requested: tuple[tuple[Path | None, Rendering], ...] = (
         (settings.html, lambda report: page(report, repeat_from(report, settings.root), code_in=directory)),
         (settings.junit, lambda report: junit.render(report, repeat_from(report, settings.root))),
-        (settings.sarif, lambda report: sarif.render(report, directory, repository)),
-        (settings.code_quality, lambda report: code_quality.render(report, directory, repository)),
+        (settings.code_quality, lambda report: code_quality(report, directory, repository)),
         (summary, lambda report: markdown.render(report, repeat_from(report, settings.root))),
     )
     files: dict[Path, Rendering] = {}

@@ -52,7 +52,6 @@ _BEGINNING = 4096
 """The bytes at the beginning of a document that show who wrote it."""
 _WRITTEN_BY_US = re.compile(
     rb'(?:\s*\{\s*"schema_version": \d+,\s*"revision": '  # a report or its journal
-    rb'|\s*\{\s*"\$schema": "[^"]*sarif[^"]*",[^[]*\[\s*\{\s*"tool": \{\s*"driver": \{\s*"name": "onnx-ci"'
     rb'|\[\]\s*$|\[\s*\{\s*"check_name": "onnx-ci/'  # code quality
     rb'|<\?xml [^>]*>\s*<testsuites name="onnx-ci"'
     rb"|## ONNX export: "
@@ -135,10 +134,6 @@ def _files(path: Path) -> list[Path]:
 _REMEDY = "write one with onnx-ci run --report=PATH"
 
 
-def _is_newer(report: Path, journal: Path) -> bool:
-    return report.is_file() and report.stat().st_mtime > journal.stat().st_mtime
-
-
 def read_json(path: Path, *, with_journal: bool = True) -> RunReport:
     """The report in the file ``path``, or in the journal beside it unless the report is newer.
 
@@ -150,7 +145,9 @@ def read_json(path: Path, *, with_journal: bool = True) -> RunReport:
         ConfigurationError: as for :func:`read_reports`.
     """
     journal = path if path.name.endswith(SUFFIX) else journal_of(path)
-    is_journal = with_journal and journal.is_file() and not _is_newer(path, journal)
+    is_journal = with_journal and journal.is_file()
+    if is_journal and path.is_file():
+        is_journal = path.stat().st_mtime <= journal.stat().st_mtime
     file = journal if is_journal else path
     try:
         content = file.read_bytes()

@@ -124,13 +124,15 @@ def _reader(kind: Any) -> _Reader:
     if fields := _fields(kind):
         return _record_reader(kind, {name: _reader(hint) for name, hint in fields.items()})
     if origin is types.UnionType:
-        return _optional_reader(_reader(inner[0]))
+        read_value = _reader(inner[0])
+        return lambda data: None if data is None else read_value(data)
     if origin is tuple:
         return _tuple_reader(kind, _reader(inner[0]))
     if origin is Mapping:
         return _mapping_reader(kind, _reader(inner[1]))
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return _member_reader(kind)
+        members = {member.value: member for member in kind}
+        return lambda data: members[data] if isinstance(data, str) and data in members else _refuse(kind, data)
     return {str: _text, int: _integer, float: _number, bool: _truth, Any: _anything}.get(kind, functools.partial(_refuse, kind))
 
 
@@ -151,10 +153,6 @@ def _record_reader(kind: Any, readers: Mapping[str, _Reader]) -> _Reader:
         return kind(**values)
 
     return read
-
-
-def _optional_reader(read_value: _Reader) -> _Reader:
-    return lambda data: None if data is None else read_value(data)
 
 
 def _tuple_reader(kind: Any, read_item: _Reader) -> _Reader:
@@ -187,11 +185,6 @@ def _mapping_reader(kind: Any, read_value: _Reader) -> _Reader:
         return values
 
     return read
-
-
-def _member_reader(kind: type[enum.Enum]) -> _Reader:
-    members = {member.value: member for member in kind}
-    return lambda data: members[data] if isinstance(data, str) and data in members else _refuse(kind, data)
 
 
 def _text(data: Any) -> str:

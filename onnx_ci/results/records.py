@@ -85,7 +85,7 @@ class Cell:
     @property
     def versions(self) -> str:
         """``torch 2.15.0, onnxruntime 1.32.0``: the environment in words; empty if it has no name."""
-        return "" if self.environment is None else versions_in_words(self.environment)
+        return "" if self.environment is None else format_versions(self.environment)
 
     @property
     def gpu(self) -> str | None:
@@ -115,7 +115,7 @@ class Cell:
         )
 
 
-def versions_in_words(environment: str) -> str:
+def format_versions(environment: str) -> str:
     """``torch 2.15.0, onnxruntime 1.32.0`` for :attr:`Cell.environment`."""
     return environment.replace("==", " ").replace(",", ", ")
 
@@ -208,17 +208,11 @@ class NodeStep:
 
     node: str
     """``Conv '/conv1/Conv'``."""
-    inputs: tuple[int, ...]
-    """The positions of the earlier steps whose results are its inputs."""
     is_culprit: bool
     can_run: bool
     """Whether it runs without an error on these inputs."""
-    operator: str
-    """The operator of the model that gives the same value: ``aten.convolution``; empty if there is none."""
     source: SourceLine | None
-    """The line that calls the operator."""
-    shape: tuple[int, ...]
-    """Of its first output."""
+    """The line that computes the same value."""
     index: tuple[int, ...] | None
     """Where the two values differ most; ``None`` if they cannot be compared."""
     file_value: float | None
@@ -580,16 +574,14 @@ class CellResult(CellEvidence):
     @property
     def warnings(self) -> tuple[Finding, ...]:
         """The warnings of a cell that passes."""
-        return self._with(Severity.WARNING)
+        passes = self.status is Status.PASSED
+        return tuple(each for each in self.findings if passes and each.severity is Severity.WARNING)
 
     @property
     def notes(self) -> tuple[Finding, ...]:
         """The notes on a cell that passes."""
-        return self._with(Severity.NOTE)
-
-    def _with(self, severity: Severity) -> tuple[Finding, ...]:
         passes = self.status is Status.PASSED
-        return tuple(finding for finding in self.findings if passes and finding.severity is severity)
+        return tuple(each for each in self.findings if passes and each.severity is Severity.NOTE)
 
     def as_json(self) -> dict[str, Any]:
         """The result as in the report: the id and the fields of the cell, the status, then the evidence."""

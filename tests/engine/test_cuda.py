@@ -20,7 +20,7 @@ from onnx_ci.config.settings import load_settings
 from onnx_ci.engine.scheduler import open_engine
 from onnx_ci.environment.versions import version_of
 from onnx_ci.matrix.plan import plan
-from onnx_ci.pipeline.export import preload
+from onnx_ci.pipeline.export import handling
 from onnx_ci.pipeline.run import onnxruntime as runtime
 from onnx_ci.results.verdict import decide
 
@@ -518,9 +518,9 @@ def test_one_cell_at_a_time_has_a_gpu_however_many_run_at_once(fake, tmp_path):
 @pytest.mark.parametrize(("installed", "imported"), [("onnxruntime", True), ("onnxruntime-gpu", False)])
 def test_no_process_that_forks_imports_onnx_runtime_for_cuda(monkeypatch, installed, imported):
     names = []
-    monkeypatch.setattr(preload, "version_of", lambda name: "1.31.1" if name == installed else None)
-    monkeypatch.setattr(preload.importlib, "import_module", names.append)
-    preload.preload.__wrapped__("dynamo")
+    monkeypatch.setattr(handling, "version_of", lambda name: "1.31.1" if name == installed else None)
+    monkeypatch.setattr(handling.importlib, "import_module", names.append)
+    handling.preload.__wrapped__("dynamo")
     assert ("onnxruntime" in names, "onnx" in names) == (imported, True)
 
 

@@ -18,7 +18,7 @@ import onnx_ci
 from onnx_ci import Status
 from onnx_ci.pipeline.export.exporter import move, remove_kept
 from onnx_ci.report.causes import causes_of
-from onnx_ci.report.text import sentence
+from onnx_ci.report.text import describe_finding
 from onnx_ci.results.verdict import decide
 
 BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
@@ -422,7 +422,7 @@ def test_a_frozen_value_is_right_on_the_example_and_wrong_elsewhere():
     assert rules(result) == ["baked-value", "baked-shape"]
     baked = next(each for each in result.findings if each.rule == "baked-value")
     assert baked.probe == "n=4"
-    assert sentence(baked).endswith("; also on 'n=7'")
+    assert describe_finding(baked).endswith("; also on 'n=7'")
 
 
 def test_a_frozen_size_fails_at_every_other_size():
@@ -745,7 +745,9 @@ def test_what_a_runtime_says_is_told_without_the_place_where_the_file_lay(tmp_pa
 def test_a_file_that_never_runs_is_told_once_and_not_as_one_that_knows_one_size_only(tmp_path):
     result = run_with(Runtime(Session()), tmp_path)
     assert rules(result) == ["run-error"]
-    assert sentence(result.findings[0]).startswith("fake fails on 'example': the kernel gave up; also on 'fresh', 'batch=")
+    assert describe_finding(result.findings[0]).startswith(
+        "fake fails on 'example': the kernel gave up; also on 'fresh', 'batch="
+    )
 
 
 def test_a_runtime_that_fell_back_to_another_device_is_a_mismatch(tmp_path):

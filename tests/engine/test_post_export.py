@@ -17,7 +17,7 @@ from toolbox.cells import recipe_of, rules, run_one
 import onnx_ci
 from onnx_ci import Status
 from onnx_ci.environment.versions import version_of
-from onnx_ci.report.text import explain, sentence
+from onnx_ci.report.text import describe_finding, describe_result
 
 BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
 ONE_PROCESS = {"opsets": 17, "isolation": "none"}
@@ -148,9 +148,9 @@ def test_a_stage_that_drops_an_operator_is_named_by_the_cells_after_it():
     for stage in ("drops_relu", "last"):
         found = fault(results[stage])
         assert (found.rule, found.introduced_by) == ("numeric-drift", "drops_relu")
-        assert sentence(found).startswith(f"after drops_relu: {found.culprits[0].source}, ")
+        assert describe_finding(found).startswith(f"after drops_relu: {found.culprits[0].source}, ")
         assert "torch.relu" in found.culprits[0].source.text
-        assert "after drops_relu" in explain(results[stage], "")
+        assert "after drops_relu" in describe_result(results[stage], "")
 
 
 def test_the_exporters_own_file_can_already_be_wrong():
@@ -161,7 +161,7 @@ def test_the_exporters_own_file_can_already_be_wrong():
     assert rules(results[None]) == rules(results["keeps"]) == ["baked-value"]
     assert fault(results[None]).introduced_by is None
     assert fault(results["keeps"]).introduced_by == "export"
-    assert sentence(fault(results["keeps"])).startswith("the exporter's own file is already wrong: ")
+    assert describe_finding(fault(results["keeps"])).startswith("the exporter's own file is already wrong: ")
 
 
 def test_two_faults_have_two_origins():
@@ -184,7 +184,7 @@ def test_a_stage_that_raises_costs_only_the_cells_that_need_it():
     for stage in ("raises", "last"):
         found = fault(results[stage])
         assert (found.rule, found.introduced_by) == ("stage-error", "raises")
-        assert sentence(found).startswith("raises raised RuntimeError: cannot fuse")
+        assert describe_finding(found).startswith("raises raised RuntimeError: cannot fuse")
 
 
 def test_a_stage_that_works_is_no_stage_error():
@@ -262,8 +262,8 @@ def test_a_trained_model_is_judged_with_probe_weights_too_after_a_stage():
 
     found = fault(results_of(trained)["drops_relu"])
     assert (found.probe_weights, found.introduced_by) == (True, "drops_relu")
-    assert sentence(found).startswith("after drops_relu: ")
-    assert ": with probe weights: output 'y'" in sentence(found)
+    assert describe_finding(found).startswith("after drops_relu: ")
+    assert ": with probe weights: output 'y'" in describe_finding(found)
 
 
 # --- float16
@@ -282,7 +282,7 @@ def test_float16_passes_in_units_of_its_own_rounding(keep_io_types):
     assert example.cosine > 0.9999
     assert example.sqnr > 40
     assert (example.agreement, example.ties) == (1.0, 0)
-    assert "cosine 1.0000" in explain(result, "")
+    assert "cosine 1.0000" in describe_result(result, "")
 
 
 def test_a_stage_that_changes_the_interface_must_declare_it():
@@ -579,7 +579,7 @@ def test_the_steps_of_a_lossy_file_add_up_their_rounding(name):
     if name == "float16":
         pytest.importorskip("onnxconverter_common")
     result = results_of(stepping(name))[name]
-    assert result.status is Status.PASSED, [sentence(each) for each in result.findings]
+    assert result.status is Status.PASSED, [describe_finding(each) for each in result.findings]
     noise = {each.probe: each.noise for each in result.outputs if each.name == "y"}
     assert {"example", "step=1", "step=11"} <= set(noise)
     assert noise["step=11"] > noise["step=1"]

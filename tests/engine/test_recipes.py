@@ -13,7 +13,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked
 LOGGED = """
     import os, sys
     with open(os.environ["LOG"], "a") as log:
-        log.write(f"{os.path.basename(__file__)} {os.getpid()} {os.getppid()} {sys.argv} {os.getcwd()}\\n")
+        log.write(f"{os.path.basename(__file__)} {os.getpid()} {sys.argv} {os.getcwd()}\\n")
 """
 NAMED = """
     @onnx_ci.recipe(input_names=["x"], output_names=["y"], dynamic_axes={{"x": {{0: "batch"}}, "y": {{0: "batch"}}}})
@@ -43,9 +43,7 @@ def test_a_file_is_imported_once_in_a_process_of_its_own(kind, project):
     assert set(cells.values()) == {"passed"}
     assert (len(cells), problems, code) == (6, {}, 0)
     lines = (project.root / "log").read_text().splitlines()
-    processes = [line.split()[1:3] for line in lines]
-    assert len(lines) == 2
-    assert len({number for process in processes for number in process}) == 4  # nor do they share a parent that they could end
+    assert len({line.split()[1] for line in lines}) == len(lines) == 2
     assert all(line.endswith(f"['onnx-ci'] {project.root}") for line in lines)
 
 
@@ -74,11 +72,9 @@ def test_the_process_that_decides_imports_neither_torch_nor_a_recipe_file(words,
 @linux
 def test_what_a_file_does_when_it_is_imported_reaches_no_other_file(project):
     change = """
-        import builtins, json, os, torch
+        import os, torch
         torch.relu = lambda x: x * 2
         torch.onnx.export = None
-        builtins.print = None
-        json.dumps = None
         os.environ["LEFT"] = "by the first"
     """
     project.recipes(change, name="a/onnx_recipes.py")

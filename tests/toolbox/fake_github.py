@@ -44,7 +44,7 @@ class FakeGitHub:
     def forget(self):
         """Forget everything, and keep the address."""
         self.runs, self.artifacts, self.jobs, self.pulls, self.comments = {}, {}, {}, [], {}
-        self.checks, self.sarifs, self.refs, self.commits, self.trees = [], [], {}, {}, {}
+        self.checks = []
         self.requests, self.failures = [], []
         self._numbers = iter(range(1000, 100_000))
 
@@ -174,13 +174,6 @@ class FakeGitHub:
             (r"PATCH issues/comments/(\d+)", self._edit),
             (r"DELETE issues/comments/(\d+)", self._delete),
             (r"POST check-runs", lambda data, **_: (201, self.checks.append(data), {})),
-            (r"POST code-scanning/sarifs", lambda data, **_: (202, self.sarifs.append(data), {})),
-            (r"GET git/ref/heads/(.+)", self._ref),
-            (r"GET git/commits/(\w+)", lambda sha, **_: self.commits[sha]),
-            (r"POST git/trees", lambda data, **_: (201, self._keep(self.trees, data), {})),
-            (r"POST git/commits", lambda data, **_: (201, self._keep(self.commits, data), {})),
-            (r"POST git/refs", lambda data, **_: (201, self.refs.update({data["ref"]: data["sha"]}), {})),
-            (r"PATCH git/refs/(heads/.+)", lambda ref, data, **_: self.refs.update({f"refs/{ref}": data["sha"]})),
         ]
 
     def _artifacts_of(self, run, query, **_):
@@ -213,15 +206,6 @@ class FakeGitHub:
         for number, every in self.comments.items():
             self.comments[number] = [each for each in every if each["id"] != int(id)]
         return 204, None, {}
-
-    def _ref(self, branch, **_):
-        sha = self.refs.get(f"refs/heads/{branch}")
-        return (404, {"message": "Not Found"}, {}) if sha is None else {"object": {"sha": sha}}
-
-    def _keep(self, kept, data):
-        sha = f"{next(self._numbers):040x}"
-        kept[sha] = data
-        return {"sha": sha}
 
 
 def _page(found, query):

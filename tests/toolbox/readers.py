@@ -34,7 +34,7 @@ from onnx_ci.github.artifact import Artifact
 from onnx_ci.matrix.plan import plan_cell
 from onnx_ci.onnx_model.saved_inputs import ExpectedInput, read_inputs, write_inputs
 from onnx_ci.report import html, markdown
-from onnx_ci.report.comparison import compare
+from onnx_ci.report.comparison import compare_runs
 from onnx_ci.report.merge import merge
 from onnx_ci.report.pull_request import COMMENT_LIMIT, Links, comment
 from onnx_ci.results.files import as_text, read_json
@@ -100,7 +100,7 @@ def _evidence() -> CellEvidence:
 
 def _shown(path: Path) -> object:
     found = merge([(path.name, read_json(path))])
-    assert len(comment(compare(found, REPORT), Links()).encode()) <= COMMENT_LIMIT
+    assert len(comment(compare_runs(found, REPORT), Links()).encode()) <= COMMENT_LIMIT
     return markdown.render(found, lambda _: "command"), html.render(found, lambda _: "command"), as_text(found).encode()
 
 

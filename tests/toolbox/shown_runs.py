@@ -27,8 +27,8 @@ def located_failure(**changes):
     line = SourceLine(file="net.py", line=7, text="return x * 2")
     steps = [
         NodeStep(
-            node=f"Mul '{name}'", inputs=(), is_culprit=name == "b", can_run=True, operator="aten.mul", source=line,
-            shape=(2, 3), index=(1, 2), file_value=1.5 + error, model_value=1.5, error=error, noise=1e-7,
+            node=f"Mul '{name}'", is_culprit=name == "b", can_run=True, source=line,
+            index=(1, 2), file_value=1.5 + error, model_value=1.5, error=error, noise=1e-7,
         )
         for name, error in (("a", 0.0), ("b", 0.5), ("c", 0.25))
     ]  # fmt: skip

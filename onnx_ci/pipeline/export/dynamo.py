@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import inspect
-import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from onnx_ci.pipeline.export.handling import Handling
+from onnx_ci.pipeline.export.handling import Handling, call_torch
 from onnx_ci.pipeline.export.protocol import ExportRequest
 from onnx_ci.pipeline.export.repeated_work import done_once, read_torchlib
-from onnx_ci.pipeline.export.torch_onnx import call_torch, replaced
 from onnx_ci.pipeline.inputs.branches import UntakenBranch
 from onnx_ci.pipeline.model.containers import Container
 from onnx_ci.pipeline.model.module import signature_of
@@ -73,30 +69,6 @@ class DynamoExporter(Handling):
     def takes_output(self, output: Container) -> bool:
         """``torch.export`` needs to flatten it."""
         return output.is_registered
-
-    @contextlib.contextmanager
-    def recording(self, unsupported: dict[str, str]) -> Iterator[None]:
-        """Look up each operator that remains after decomposition in the exporter's registry.
-
-        torch has no public function for it. A release without these private ones fails tests/e2e/tools/ops/test_command.py.
-        """
-        from torch.onnx._internal.exporter import _core, _dispatching
-
-        def replacement_of(original: Any) -> Callable[..., Any]:
-            def translate(program: Any, *, registry: Any, **more: Any) -> Any:
-                graphs = [module.graph for module in program.graph_module.modules() if isinstance(module, torch.fx.GraphModule)]
-                for node in (node for graph in graphs for node in graph.nodes if node.op == "call_function"):
-                    if node.target is operator.getitem or _core._is_onnx_op(node.target):
-                        continue  # the exporter converts these itself
-                    function, message = _dispatching.dispatch(node, registry)
-                    if function is None:
-                        unsupported.setdefault(str(node.target), message)
-                return original(program, registry=registry, **more)
-
-            return translate
-
-        with replaced(_core, "_exported_program_to_onnx_program", replacement_of):
-            yield
 
 
 def _without_default_nones(request: ExportRequest) -> ExportRequest:

@@ -15,7 +15,6 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
 
 import onnx
 import torch
@@ -93,23 +92,15 @@ def line_that_fixes(prepared: Prepared, dimension: str) -> SourceLine | None:
     """
     call = prepared.fresh()
     guards = _Guards()
+    # As torch.onnx passes dynamic axes on to torch.export: as hints, in place of their names.
+    hints = torch.utils._pytree.tree_map_only(str, lambda _: torch.export.Dim.DYNAMIC, prepared.dynamic_shapes)
     with (
         captured(),
         _filtered(logging.getLogger("torch.fx.experimental.symbolic_shapes"), guards),
         contextlib.suppress(Exception),
     ):
-        torch.export.export(
-            call.model, tuple(call.args), call.kwargs or None, dynamic_shapes=_hints(prepared.dynamic_shapes), strict=False
-        )
+        torch.export.export(call.model, tuple(call.args), call.kwargs or None, dynamic_shapes=hints, strict=False)
     return guards.fixed.get(dimension)
-
-
-def _hints(shapes: Any) -> Any:
-    """The dynamic axes as hints, in place of their names, as torch.onnx passes them on to ``torch.export``.
-
-    ``_pytree`` is private; torch has no public function for the leaves of such a tree.
-    """
-    return torch.utils._pytree.tree_map_only(str, lambda _: torch.export.Dim.DYNAMIC, shapes)
 
 
 _SYMBOL = re.compile(r"create_symbol (\w+) = .+? for L(\S*)\.size\(\)\[(\d+)\]")
@@ -129,16 +120,13 @@ class _Guards(logging.Filter):
         if symbol := _SYMBOL.search(message):
             self._symbols[symbol[1]] = f"{symbol[2]}.shape[{symbol[3]}]"
         elif (fixed := _FIXED.search(message)) and fixed[1] in self._symbols:
+            frames = traceback.walk_stack(sys._getframe())
             # Frames outside of the second trace are not of the model.
-            stack = itertools.takewhile(_is_in_trace, traceback.walk_stack(sys._getframe()))
-            source = innermost((frame.f_code.co_filename, line) for frame, line in stack)
+            of_trace = itertools.takewhile(lambda place: place[0].f_code is not line_that_fixes.__code__, frames)
+            source = innermost((frame.f_code.co_filename, line) for frame, line in of_trace)
             if source is not None:
                 self.fixed.setdefault(self._symbols[fixed[1]], source)
         return False
-
-
-def _is_in_trace(place: tuple[FrameType, int]) -> bool:
-    return place[0].f_code is not line_that_fixes.__code__
 
 
 @contextlib.contextmanager

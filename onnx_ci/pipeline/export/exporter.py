@@ -11,19 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_ci.collection.axis_sizes import unnamed_axes
-from onnx_ci.environment.plugins import EXPORTERS
 from onnx_ci.onnx_model.files import NotAModelError, files_in
 from onnx_ci.onnx_model.signature import read_signature
 from onnx_ci.opsets import CUSTOM
 from onnx_ci.pipeline.export.exporter_errors import judge_error
-from onnx_ci.pipeline.export.exporter_warnings import judge_warnings
+from onnx_ci.pipeline.export.exporter_warnings import judge_branches, judge_warnings, without_those_at
 from onnx_ci.pipeline.export.handling import handling_of
 from onnx_ci.pipeline.export.protocol import Exporter, ExportRequest
-from onnx_ci.pipeline.export.untaken_branches import judge_branches, without_those_at
 from onnx_ci.pipeline.model.devices import exact_arithmetic, ran_out_of_memory
 from onnx_ci.pipeline.model.module import exportable, is_training
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.prepare.side_effects import differences
+from onnx_ci.plugins import EXPORTERS
 from onnx_ci.processes.allocator import return_free_memory
 from onnx_ci.processes.capture import Notice, captured
 from onnx_ci.processes.signals import no_forks_leave
@@ -154,18 +153,15 @@ def judge_run(run: ExporterRun, prepared: Prepared, cell: Cell) -> Export:
     # what its file computes counts.
     is_custom = cell.exporter == CUSTOM
     may_train = recipe.training or (is_custom and not run.was_training)
-    allowed = [*recipe.allow_warnings, *map(_about_name, sorted(unnamed_axes(prepared.axes)))]
+    # torch warns that it uses another name for an axis which the recipe does not name.
+    other_names = [rf"axis name: {re.escape(axis)} will not be used" for axis in sorted(unnamed_axes(prepared.axes))]
+    allowed = [*recipe.allow_warnings, *other_names]
     warned = [*judge_branches(frozen), *judge_warnings(notices, allowed, training=may_train)]
     changed = [change for change in run.changed if change not in prepared.changed_by_running]
     if changed and not recipe.training and not is_custom:
         message = f"the export changed {', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}"
         warned.append(finding("impure-model", message))
     return Export(artifact=Artifact(path=run.path), findings=tuple(warned), log=run.log)
-
-
-def _about_name(axis: str) -> str:
-    """Matches torch's warning that it uses another name for an axis which the recipe does not name."""
-    return rf"axis name: {re.escape(axis)} will not be used"
 
 
 def remove(path: Path) -> None:

@@ -1,10 +1,16 @@
-"""The finding from an exporter's error: its rule, the line of the model that it is about, and a remedy that fits."""
+"""The finding from an exporter's error: its rule, the line of the model that it is about, and a remedy that fits.
+
+The table beside this file says what known errors mean.
+"""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import starmap
+from pathlib import Path
 
 import torch
 
@@ -21,28 +27,24 @@ from onnx_ci.processes.capture import ESCAPES
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.results.rules import finding
 
-# Errors of unsupported operators and opsets. Classes and messages differ between releases of torch. The first match wins.
-_UNSUPPORTED_OPERATOR_CLASSES = ("UnsupportedOperatorError", "DispatchError")
-_MESSAGES = tuple(
-    (rule, re.compile(pattern, re.IGNORECASE))
-    for rule, pattern in (
-        ("unsupported-opset", r"Unsupported (?:onnx_opset_version|ONNX opset version)|opset_version .* (?:is|must be)"),
-        ("unsupported-opset", r"Target opset version \d+ is not supported"),
-        ("unsupported-operator", r"No ONNX function found for|operator .* is not supported|not supported in opset"),
-        ("unsupported-operator", r"is currently not supported"),
-        ("unsupported-operator", r"support for this operator was added in version|Unsupported: ONNX export of"),
-    )
-)
-_OPERATORS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"OpOverload\(op='(.+?)', overload='(.+?)'\)",
-        r"the operator '(.+?)'",
-        r"unrecognized namespace (\w+::\w+)",
-        r"ONNX export of (?:operator )?(.+?)(?: in opset \d+| is not supported)?\.",
-    )
-)
-"""How these messages name the operator."""
+
+@dataclass(frozen=True)
+class _Entry:
+    """An entry of the table beside this file, which says what it means."""
+
+    classes: Sequence[str] = ()
+    pattern: str = ""
+    rule: str | None = None
+    remedy: str | None = None
+
+    def matches(self, error: BaseException) -> bool:
+        return (not self.classes or type(error).__name__ in self.classes) and bool(re.search(self.pattern, str(error)))
+
+
+_TABLE = {
+    kind: [_Entry(**entry) for entry in entries]
+    for kind, entries in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items()
+}
 _ADVICE = re.compile(r"\[Caused by the value|This is step \d/\d of exporting the model to ONNX")
 """Where the part of the first line begins that is meant for the exporters' developers."""
 
@@ -50,25 +52,26 @@ _ADVICE = re.compile(r"\[Caused by the value|This is step \d/\d of exporting the
 def judge_error(error: BaseException, cell: Cell, prepared: Prepared) -> Finding:
     """What went wrong in an export."""
     chain = _chain(error)
-    who = _in_words(cell, prepared)
+    who = _describe_exporter(cell, prepared)
     if isinstance(error, NotAModelError):
         of_function = _RETURN if prepared.recipe.run_files is None else _RETURN_ALL
         return finding("export-error", f"{who} {error}", remedy=of_function if cell.exporter == CUSTOM else None)
-    message = message_of(error, who)
+    message = describe_error(error, who)
     if full := disk_error(error):
         return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}; {message}")
     source = line_of_error(chain)
     for link in chain:
         if rule := rule_of_error(link):
-            operator = _operator(str(link))
+            names = (re.search(entry.pattern, str(link)) for entry in _TABLE["operator-name"])
+            operator = next((".".join(name.groups()) for name in names if name), None)
             return finding(rule, message, operator=operator, remedy=_remedy_of_operator(rule, operator, cell), source=source)
     if about_size := _fixed_size(message, prepared):
         return about_size
-    if remedy := _suggested_by_torch(chain) or _remedy_of_guard(chain) or _remedy_of_names(message):
+    if remedy := _suggested_by_torch(chain) or _remedy_of_error("error", chain):
         return finding("export-error", message, remedy=remedy, source=source)
     if remedy := _remedy_of_call(prepared, cell, has_line=source is not None):
         return finding("export-error", message, remedy=remedy, source=source)
-    remedy = _TRANSLATION if any(type(link).__name__ == "ConversionError" for link in chain) else None
+    remedy = _remedy_of_error("unexplained", chain)
     return _unsupported_class(prepared, cell, chain[-1]) or finding("export-error", message, remedy=remedy, source=source)
 
 
@@ -87,15 +90,11 @@ def _remedy_of_call(prepared: Prepared, cell: Cell, *, has_line: bool) -> str | 
     return None
 
 
-_TRANSLATION = (
-    "torch.export took the model, and the translation to ONNX failed. Another version may translate it: onnx-ci why CELL "
-    "--versions looks for one, with --with-torch among those of torch, too. Or rewrite the line."
-)
 _RETURN_ALL = 'Return each file by name, as a path, a program or a model: {"prefill": path, "decode": other}.'
 _RETURN = "Write the file to the path that the function gets, or return a program, a model or the path of the file."
 
 
-def _in_words(cell: Cell, prepared: Prepared) -> str:
+def _describe_exporter(cell: Cell, prepared: Prepared) -> str:
     """The exporter of a cell, as messages name it."""
     function = prepared.recipe.export
     if cell.exporter != CUSTOM or function is None:
@@ -103,7 +102,7 @@ def _in_words(cell: Cell, prepared: Prepared) -> str:
     return f"the export function {getattr(function, '__name__', type(function).__name__)}"
 
 
-def message_of(error: BaseException, who: str) -> str:
+def describe_error(error: BaseException, who: str) -> str:
     """What an exporter raised, and what caused it: the first paragraph of each."""
     message = f"{who} raised {_first_paragraph(error)}"
     cause = _chain(error)[-1]
@@ -124,36 +123,20 @@ def _remedy_of_operator(rule: str, operator: str | None, cell: Cell) -> str | No
     """How to give the exporter what it lacks, if that is known."""
     if rule != "unsupported-operator" or operator is None or not _OPERATOR_NAME.fullmatch(operator):
         return None
-    if _ON_GPUS_ALONE.match(operator):
-        return "On the CPU, torch uses operators that can be exported, and the file runs on any device: export it there."
+    if own := next((entry.remedy for entry in _TABLE["operator"] if re.match(entry.pattern, operator)), None):
+        return own
     how = handling_of(cell.exporter).remedy_of_operator(operator, cell.opset)
     if how is None:
         return None
     return f"Raise the opset, rewrite the operation, or translate it: {how}. A known gap is expect=onnx_ci.unsupported(...)."
 
 
-_ON_GPUS_ALONE = re.compile(r"aten(::|\.)_thnn_fused_")
-"""Operators that torch.nn.LSTMCell and GRUCell use on GPUs only."""
 _OPERATOR_NAME = re.compile(r"\w+(::|\.)\w+(\.\w+)?")
-_GUARDS = frozenset({"GuardOnDataDependentSymNode", "UserError", "DataDependentOutputException"})
-"""Errors of branches and sizes that depend on values."""
 
 
-def _remedy_of_guard(chain: Sequence[BaseException]) -> str | None:
-    is_guard = any(type(link).__name__ in _GUARDS and "data-dependent" in str(link).lower() for link in chain)
-    if not is_guard:
-        return None
-    return "The code asks for a value, which a graph does not know: use torch.where or torch.cond, or torch._check for sizes."
-
-
-_GRAPH_OF_FX = re.compile(r"'Graph' object has no attribute '(inputs|outputs)'")
-
-
-def _remedy_of_names(message: str) -> str | None:
-    """TorchScript looks for names that are not declared in the graph of a model, and those of ``torch.fx`` have none."""
-    if not _GRAPH_OF_FX.search(message):
-        return None
-    return "With dynamic axes, a torch.fx.GraphModule needs the names of all inputs and outputs: declare them."
+def _remedy_of_error(kind: str, chain: Sequence[BaseException]) -> str | None:
+    """The remedy of the first entry of a kind that matches an error or one of its causes."""
+    return next((entry.remedy for entry in _TABLE[kind] if entry.remedy and any(map(entry.matches, chain))), None)
 
 
 _FIXED = re.compile(
@@ -208,7 +191,7 @@ _RELATION = re.compile(r"(\w+) = \s*(.*\S)")
 
 def _suggested_by_torch(chain: Sequence[BaseException]) -> str | None:
     """What torch.export suggests for sizes that it cannot keep dynamic, such as ``height = 8*_height``, as a remedy."""
-    suggestion = next(filter(None, map(_SUGGESTED.search, map(_without_escapes, chain))), None)
+    suggestion = next(filter(None, (_SUGGESTED.search(ESCAPES.sub("", str(link))) for link in chain)), None)
     if suggestion is None:
         return None
     return f"torch.export suggests: {'; '.join(starmap(_declaration, _RELATION.findall(suggestion[1])))}."
@@ -252,15 +235,7 @@ def _not_supported(what: str, cell: Cell, error: BaseException, remedy: str) -> 
 
 def rule_of_error(error: BaseException) -> str | None:
     """The rule of an exporter's error: ``unsupported-operator``, ``unsupported-opset``, or ``None`` for other errors."""
-    if type(error).__name__ in _UNSUPPORTED_OPERATOR_CLASSES:
-        return "unsupported-operator"
-    return next((rule for rule, pattern in _MESSAGES if pattern.search(str(error))), None)
-
-
-def _operator(message: str) -> str | None:
-    """The operator that a message names."""
-    match = next(filter(None, (pattern.search(message) for pattern in _OPERATORS)), None)
-    return None if match is None else ".".join(match.groups())
+    return next((entry.rule for entry in _TABLE["error"] if entry.rule and entry.matches(error)), None)
 
 
 def _first_paragraph(error: BaseException) -> str:
@@ -268,17 +243,11 @@ def _first_paragraph(error: BaseException) -> str:
 
     The rest is for the exporter's developers and is in the log. Addresses of objects are left out: they differ in each run.
     """
-    paragraph = re.split(r"(?<!:)\n\s*\n", _without_escapes(error).strip(), maxsplit=1)[0]
+    paragraph = re.split(r"(?<!:)\n\s*\n", ESCAPES.sub("", str(error)).strip(), maxsplit=1)[0]
     text = _ADVICE.split(_ADDRESS.sub("", paragraph))[0]
     return f"{type(error).__qualname__}: {' '.join(text.split())[:_LONGEST] or 'no message'}"
 
 
-def _without_escapes(error: BaseException) -> str:
-    return ESCAPES.sub("", str(error))
-
-
 _LONGEST = 1000
 """Longer paragraphs are cut off; the log has them."""
-
-
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")

@@ -7,9 +7,7 @@ torch still builds both for each export, from what is registered then. Only what
 - reading the source and the signatures of torchlib's own functions, which takes more than half of the time of a small export.
   Functions of anybody else are read each time.
 - making the composite operators of C++ known to Python, once in a search for composite operators. torch does it again for each
-  of about thirty namespaces.
-- evaluating ``Callable[_P, _T]``, an annotation that an export evaluates twenty thousand times: ``typing`` remembers it,
-  ``collections.abc`` does not.
+  of about thirty namespaces, which takes a third of a small export.
 
 The files are the same, byte by byte. The names that are replaced are private to torch and onnxscript. A version that lacks one
 does that work again. Outside of an export nothing is replaced, so neither recipes nor other users of torch see it.
@@ -17,12 +15,10 @@ does that work again. Outside of an export nothing is replaced, so neither recip
 
 from __future__ import annotations
 
-import collections.abc
 import contextlib
 import functools
 import importlib
 import logging
-import typing
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -92,11 +88,11 @@ def _without_torchvision() -> Iterator[None]:
 @functools.cache
 def _replacements() -> tuple[_Replacement, ...]:
     """What this version of torch and onnxscript has of the repetitions."""
-    found: list[_Replacement] = []
-    for replacements in (_sources, _signatures, _operators_of_cpp, _annotations):
+    replacements: list[_Replacement] = []
+    for of_repetition in (_sources, _signatures, _operators_of_cpp):
         with contextlib.suppress(Exception):
-            found += replacements()
-    return tuple(found)
+            replacements += of_repetition()
+    return tuple(replacements)
 
 
 # --- torchlib -----------------------------------------------------------------------------------------------------------
@@ -165,13 +161,6 @@ def _operators_of_cpp() -> Iterator[_Replacement]:
     yield _Replacement(owner=utils, name=make_known.__name__, original=make_known, value=make_known_once)
     for module in (utils, *_modules("torch.export.decomp_utils", "torch.export.exported_program")):
         yield _Replacement(owner=module, name=collect.__name__, original=collect, value=collect_once)
-
-
-def _annotations() -> Iterator[_Replacement]:
-    """The annotations of the function that overrides an operator, evaluated each time it is called."""
-    operators = importlib.import_module("torch._ops")
-    if operators.Callable is collections.abc.Callable:  # in torch 2.9, it is typing's
-        yield _Replacement(owner=operators, name="Callable", original=operators.Callable, value=typing.Callable)
 
 
 def _modules(*names: str) -> Iterable[Any]:

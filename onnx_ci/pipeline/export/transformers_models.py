@@ -75,12 +75,7 @@ def _by_name(model: torch.nn.Module, request: ExportRequest) -> tuple[dict[str, 
             arguments |= arguments.pop(parameter.name)
             if shapes is not None:
                 shapes |= shapes.pop(parameter.name)
-    return arguments, None if shapes is None else {name: _as_dims(shape) for name, shape in shapes.items()}
-
-
-def _as_dims(shape: Any) -> Any:
-    """The same with ``Dim.DYNAMIC`` for the names of axes, as ``torch.export`` takes them."""
-    return pytree.tree_map(lambda dim: torch.export.Dim.DYNAMIC if isinstance(dim, str) else dim, shape)
+    return arguments, None if shapes is None else pytree.tree_map_only(str, lambda _: torch.export.Dim.DYNAMIC, shapes)
 
 
 def _rename(values: Sequence[onnx_ir.Value], names: Sequence[str]) -> None:

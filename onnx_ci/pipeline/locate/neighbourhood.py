@@ -44,8 +44,7 @@ def steps_around(file: Understood, deadline: float) -> tuple[NodeStep, ...]:
     faulty = (file.runner.nodes[position] for position in file.faulty)
     likeliest = sorted(faulty, key=lambda node: (node.only_moves, node.position))[:_FAULTY]
     shown = sorted({*_before(file, likeliest), *(node.position for node in likeliest), *_after(file, wrong_values)})
-    steps = {name: number for number, position in enumerate(shown) for name in file.runner.nodes[position].outputs}
-    return tuple(_step(file, file.runner.nodes[position], wrong_values, steps) for position in shown)
+    return tuple(_step(file, file.runner.nodes[position], wrong_values) for position in shown)
 
 
 def _values_behind_faults(file: Understood, deadline: float) -> dict[str, torch.Tensor | None]:
@@ -86,9 +85,7 @@ def _after(file: Understood, wrong_values: Mapping[str, object]) -> list[int]:
     return [*dict.fromkeys([*reached[:_AFTER], *ends[:_AFTER]])]
 
 
-def _step(
-    file: Understood, node: FileNode, wrong_values: Mapping[str, torch.Tensor | None], steps: Mapping[str, int]
-) -> NodeStep:
+def _step(file: Understood, node: FileNode, wrong_values: Mapping[str, torch.Tensor | None]) -> NodeStep:
     name = node.outputs[0] if node.outputs else ""
     computed = wrong_values[name] if name in wrong_values else file.values.get(name)
     position = file.pairs.get(name)
@@ -102,12 +99,9 @@ def _step(
         file_value, model_value, error = (float(each.flatten()[worst]) for each in (computed, value.tensor, errors))
     return NodeStep(
         node=node.title,
-        inputs=tuple(dict.fromkeys(steps[name] for name in node.inputs if name in steps)),
         is_culprit=node.position in file.faulty,
         can_run=computed is not None,
-        operator="" if operator is None else operator.name,
         source=file.faulty.get(node.position) if operator is None else operator.source,
-        shape=() if computed is None else tuple(computed.shape),
         index=index,
         file_value=file_value,
         model_value=model_value,

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from onnx_ci.environment.nvidia import newest_cuda
+from onnx_ci.environment.packages import newest_cuda
 from onnx_ci.errors import first_line, message_of
 from onnx_ci.text import count
 

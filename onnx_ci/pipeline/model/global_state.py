@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import torch
 
-from onnx_ci.environment.libraries import is_library
+from onnx_ci.owners import is_library
 
 
 @dataclass(frozen=True)

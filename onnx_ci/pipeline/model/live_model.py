@@ -10,7 +10,6 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FunctionType
 from typing import Any, cast
 
@@ -258,7 +257,7 @@ def _result_of(recipe: Recipe, weights: str | None) -> Any:
             raise
         if type(error).__name__ in ("Skipped", "SkipTest"):
             raise SkippedByRecipeError(str(error) or "the recipe skips itself") from None
-        raise recipe_error(f"the recipe raised {_describe(error)}", remedy_of(error)) from None
+        raise recipe_error(f"the recipe raised {describe_exception(error)}", remedy_of(error)) from None
 
 
 def _checked(recipe: Recipe, result: Any) -> Call:
@@ -278,7 +277,7 @@ def _checked(recipe: Recipe, result: Any) -> Call:
     model, remarks = as_module
     if (error := unlisted(model)) is not None:
         raise recipe_error(
-            f"{type(model).__name__} cannot list its modules and weights: {_describe(error)}",
+            f"{type(model).__name__} cannot list its modules and weights: {describe_exception(error)}",
             _NESTED
             if isinstance(error, RecursionError)
             else "Exporters need named_modules, named_parameters and named_buffers.",
@@ -335,7 +334,7 @@ def completed(recipe: Recipe, call: Call) -> Recipe:
             declared.pop("dynamic_shapes", None)
         fields = fields_of(cast("RecipeKeywords", declared))
     except Exception as error:  # the methods of a model can raise anything
-        raise recipe_error(f"what {type(call.model).__name__} declares cannot be used: {_describe(error)}") from None
+        raise recipe_error(f"what {type(call.model).__name__} declares cannot be used: {describe_exception(error)}") from None
     return dataclasses.replace(recipe, **{name: fields[name] for name in declared if not getattr(recipe, name)})
 
 
@@ -350,10 +349,6 @@ def names_in_model(call: Call) -> list[str | None]:
     """What the model calls its inputs: the parameters of forward, or keys and fields within them."""
     paths = [path for path, leaf in named_leaves(bound_arguments(call)) if isinstance(leaf, torch.Tensor)]
     return [name_of(path) for path in paths]
-
-
-def _describe(error: BaseException) -> str:
-    return describe_exception(error, not_from=[Path(torch.__file__).parent])
 
 
 def move(call: Call, device: str) -> Call:
@@ -493,7 +488,7 @@ def run_tree(call: Call, *, seed: int = 0) -> Any:
         if devices.ran_out_of_memory(error):
             raise
         has_meta = any(weight.is_meta for weight in weights_of(call.model))
-        raise recipe_error(f"the model raised {_describe(error)}", ON_META if has_meta else None) from None
+        raise recipe_error(f"the model raised {describe_exception(error)}", ON_META if has_meta else None) from None
 
 
 ON_META = (

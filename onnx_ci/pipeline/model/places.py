@@ -8,10 +8,8 @@ import filecmp
 import functools
 import linecache
 import sys
-import sysconfig
 import traceback
 from collections.abc import Iterable
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
@@ -19,23 +17,13 @@ import torch
 
 from onnx_ci.config.settings import find_root
 from onnx_ci.errors import working_directory
+from onnx_ci.owners import Owner, owner_of, package_folder
 from onnx_ci.results.records import SourceLine
-
-_OF_PACKAGES = frozenset({"site-packages", "dist-packages"})
-"""Names of folders with installed packages. An environment can use such a folder of another one without listing it."""
 
 
 def is_in_project(filename: str) -> bool:
     """Whether a file is the user's: it is known, and not in an installed package, or a copy of a file of the project."""
-    file = project_file(filename)
-    return bool(filename) and not filename.startswith("<") and not _is_installed(file)  # "<string>" is generated code
-
-
-@functools.cache
-def _is_installed(file: Path) -> bool:
-    installed = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib", "scripts")}
-    installed.add(Path(__file__).parents[2])
-    return bool(_OF_PACKAGES & {*file.parts}) or any(file.is_relative_to(folder) for folder in installed)
+    return bool(filename) and owner_of(str(project_file(filename))) is Owner.PROJECT
 
 
 def project_file(filename: str) -> Path:
@@ -49,31 +37,20 @@ def project_file(filename: str) -> Path:
 @functools.cache
 def _project_file(filename: str, folder: Path) -> Path:
     path = Path(filename)
-    names = [name for name in path.parts if name in _OF_PACKAGES]
-    if names and not is_of_toolchain(filename):  # onnx-ci itself may be what is tested
-        module = path.parts[len(path.parts) - path.parts[::-1].index(names[-1]) :]
+    installed = package_folder(filename)
+    if installed is not None and not is_of_toolchain(filename):  # onnx-ci itself may be what is tested
+        module = path.relative_to(installed)
         root = find_root(folder)
-        for original in (root.joinpath("src", *module), root.joinpath(*module)):
+        for original in (root / "src" / module, root / module):
             with contextlib.suppress(OSError):
                 if filecmp.cmp(path, original, shallow=False):
                     return original
     return path
 
 
-@functools.cache
-def _toolchain() -> tuple[Path, ...]:
-    """The folders of the packages that export and judge models."""
-    origins = (find_spec(name) for name in ("torch", "onnx", "onnx_ir", "onnxscript"))
-    folders = (Path(spec.origin).parent for spec in origins if spec is not None and spec.origin is not None)
-    return (*folders, Path(__file__).parents[2])
-
-
-@functools.cache
 def is_of_toolchain(filename: str) -> bool:
     """Whether code is part of Python or of a package that exports and judges models, such as torch, or is in no file."""
-    path = Path(filename)
-    is_of_python = path.is_relative_to(sysconfig.get_path("stdlib")) and not _OF_PACKAGES & {*path.parts}
-    return filename.startswith("<") or is_of_python or any(map(path.is_relative_to, _toolchain()))
+    return owner_of(filename) is Owner.TOOLCHAIN
 
 
 def innermost(places: Iterable[tuple[str, int]]) -> SourceLine | None:
@@ -95,9 +72,8 @@ def innermost(places: Iterable[tuple[str, int]]) -> SourceLine | None:
 
 def _in_package(filename: str, line: int) -> str:
     """A line of an installed package, its file relative to the folder of the packages: ``einops/einops.py:410``."""
-    parts = Path(filename).parts
-    start = next((place for place, part in reversed([*enumerate(parts, 1)]) if part in _OF_PACKAGES), 0)
-    return f"{Path(*parts[start:]).as_posix()}:{line}"
+    folder = package_folder(filename)
+    return f"{filename if folder is None else Path(filename).relative_to(folder).as_posix()}:{line}"
 
 
 def source_line(filename: str, line: int) -> SourceLine:

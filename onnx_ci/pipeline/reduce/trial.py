@@ -14,7 +14,7 @@ from typing import Any, Self
 import onnx
 import torch
 
-from onnx_ci.pipeline.export.exporter_errors import message_of
+from onnx_ci.pipeline.export.exporter_errors import describe_error
 from onnx_ci.pipeline.model.live_model import Outputs, differences, flatten_outputs, has_noise, has_same_values
 from onnx_ci.pipeline.reduce.program import Program
 from onnx_ci.pipeline.reduce.script import ExportCall, export_arguments, setup
@@ -174,7 +174,7 @@ def attempt(program: Program, how: ExportCall, path: Path) -> Outcome | None:
         except Exception as error:  # each tool raises its own classes
             is_of_exporter = step is Failure.EXPORT
             return Outcome(
-                failure=step, message=message_of(error, f"the {how.exporter} exporter") if is_of_exporter else str(error)
+                failure=step, message=describe_error(error, f"the {how.exporter} exporter") if is_of_exporter else str(error)
             )
     return None if reference.is_right(outputs) else Outcome(failure=Failure.VALUES, message="")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from onnx_ci.collection.keywords import RunFiles
-from onnx_ci.errors import describe_exception, described_place, first_line
+from onnx_ci.errors import describe_exception, describe_place, first_line
 from onnx_ci.onnx_model.files import files_in
 from onnx_ci.onnx_model.signature import read_signature
 from onnx_ci.pipeline.model.live_model import Call, filled, flatten_outputs
@@ -102,7 +102,7 @@ class FilesTogether:
             with torch.no_grad():
                 outputs = flatten_outputs(self._run_files(dict(self._files), *call.args, **call.kwargs))
         except RunFilesError as error:
-            raise RunFilesError(f"{error}{described_place(error)}") from error
+            raise RunFilesError(f"{error}{describe_place(error)}") from error
         except Exception as error:  # code of the project can raise anything
             raise RunFilesError(f"run_files raised {describe_exception(error)}") from error
         if len(outputs) != self._outputs:

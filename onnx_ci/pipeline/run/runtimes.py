@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnx_ci.environment.plugins import RUNTIMES, version_in_name
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.pipeline.run.runtime import Runtime, Session
+from onnx_ci.plugins import RUNTIMES, version_in_name
 
 if TYPE_CHECKING:
     import torch
 
 
 def make_runtime(name: str, *, tf32: bool = False) -> Runtime:
-    """A runtime of :data:`onnx_ci.environment.plugins.RUNTIMES`.
+    """A runtime of :data:`onnx_ci.plugins.RUNTIMES`.
 
     Args:
         name: its name, with its version if that is not the installed one.

@@ -38,7 +38,7 @@ from onnx_ci.pipeline.run.onnx_reference import ReferenceRuntime
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.pipeline.run.runtime import Runtime
 from onnx_ci.processes.clock import CLOCK
-from onnx_ci.processes.limits import process_limits
+from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Message, Send
 from onnx_ci.results.json_data import from_json, to_json
@@ -106,7 +106,7 @@ def _reduce(planned: CellSpec, findings: Sequence[Finding], folder: Path, settin
     """Write the script, the file and the data, in a process of its own."""
     write = functools.partial(_write, planned, findings, folder, settings)
     sent: dict[str, str] = {}
-    for _, event in run_all({"bundle": (planned.cell.recipe, write)}, process_limits(planned.timeout, planned.memory_limit)):
+    for _, event in run_all({"bundle": (planned.cell.recipe, write)}, Limits.of(planned)):
         if isinstance(event, Death):
             raise NoBundleError(f"the process that makes the fault smaller {event.message}")
         sent = event[LAST]

@@ -19,7 +19,7 @@ from onnx_ci.environment.versions import missing_runtime
 from onnx_ci.errors import EnvironmentLacksError
 from onnx_ci.opsets import DEFAULT_OPSETS, FIRST_DYNAMO_OPSET, OPEN_END
 from onnx_ci.processes.control_groups import usable_cores
-from onnx_ci.processes.limits import ProcessLimits, gib, machine_memory
+from onnx_ci.processes.limits import Limits, gib, machine_memory
 from onnx_ci.processes.run_in_child import run_in_child
 from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.version import __version__
@@ -185,7 +185,7 @@ def _cannot_write(folder: Path) -> str:
 def _cannot_start(isolation: str) -> str:
     """Why a process cannot be started and watched; empty if it can."""
     try:
-        for event in run_in_child(_send_something, ProcessLimits(seconds=30), isolation):
+        for event in run_in_child(_send_something, Limits(seconds=30), isolation):
             if isinstance(event, Death):
                 return f"a process {event.message}"
     except EnvironmentLacksError as error:

@@ -16,7 +16,7 @@ from onnx_ci.config.reproduce import OF_ONE_CELL
 from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import DEFAULT_ISOLATION, OFF
 from onnx_ci.errors import ConfigurationError, ExitCode
-from onnx_ci.report.text import outcome
+from onnx_ci.report.text import describe_outcome
 from onnx_ci.results.records import CellResult
 from onnx_ci.results.verdict import exit_code
 from onnx_ci.text import one_line
@@ -53,7 +53,7 @@ def fix(cell: str, write: bool, paths: tuple[Path, ...], **flags: str | None) ->
     if not isinstance(subject, NamedCell):
         raise ConfigurationError(f"{cell} is a file; name a cell, such as net::opset13-cpu")
     failed = _judged(subject, settings)
-    click.echo(f"{one_line(cell)} {style(outcome(failed), failed.status)}")
+    click.echo(f"{one_line(cell)} {style(describe_outcome(failed), failed.status)}")
     if not failed.status.is_bad:
         click.echo(one_line(failed.reason) or "there is nothing to fix")
         sys.exit(exit_code([failed]))
@@ -62,14 +62,16 @@ def fix(cell: str, write: bool, paths: tuple[Path, ...], **flags: str | None) ->
         search = Search(subject.planned, recipes, settings)
         for attempts in (search.settings(failed), search.rewrites(failed)):
             for attempt in attempts:
-                click.echo(f"  {one_line(attempt.move.words)}: {style(outcome(attempt.result), attempt.result.status)}")
+                click.echo(
+                    f"  {one_line(attempt.move.words)}: {style(describe_outcome(attempt.result), attempt.result.status)}"
+                )
                 passing += [attempt] if attempt.passes else []
         change = next((each.move for each in passing if each.move.texts), None)
         others = [each for each in search.with_other_exporters(change) if not each.passes] if change is not None else []
     if change is not None:
         click.echo(f"\n{change.difference(Path.cwd())}", nl=False)
     for other in others:
-        warning = f"{other.move.words} passes today, and fails after this change: {outcome(other.result)}"
+        warning = f"{other.move.words} passes today, and fails after this change: {describe_outcome(other.result)}"
         click.echo(f"\n{style(one_line(warning), other.result.status)}")
     words = "".join(f"\n  {one_line(each.move.words)}{' (with a warning)' * bool(each.result.warnings)}" for each in passing)
     click.echo(f"\nwhat passes:{words}" if passing else "\nnothing that was tried passes")

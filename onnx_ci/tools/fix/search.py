@@ -11,11 +11,11 @@ from pathlib import Path
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.messages import result_of_dead_process
 from onnx_ci.engine.recipes import Recipes
-from onnx_ci.environment.libraries import is_library_file
 from onnx_ci.environment.packages import newest_opset
 from onnx_ci.matrix.plan import CellSpec
+from onnx_ci.owners import Owner, owner_of
 from onnx_ci.processes.control_groups import usable_cores
-from onnx_ci.processes.limits import default_jobs, process_limits
+from onnx_ci.processes.limits import Limits, default_jobs
 from onnx_ci.processes.supervisor import LAST, Death, Message
 from onnx_ci.results.records import AXES_OF_ONE, CellEvidence, CellResult, Severity, SourceLine, Status
 from onnx_ci.results.rules import RULES
@@ -110,7 +110,7 @@ class Search:
     def _try_all(self, moves: Sequence[Move], settings: Settings) -> Iterator[Attempt]:
         """The attempts, in the order of the moves, each as soon as it and those before it are known."""
         # After a change of code, the model is prepared with and without it, and the file is judged against both.
-        limits = process_limits(2 * self._planned.timeout, self._planned.memory_limit)
+        limits = Limits.of(self._planned).times(2)
         works = {
             place: (self._planned.cell.recipe, functools.partial(try_move, move, self._planned, settings))
             for place, move in enumerate(moves)
@@ -135,7 +135,7 @@ def _moves(failed: CellResult, kept: Move) -> Iterator[Move]:
     """Every rewrite of the lines that a failure names, after a change that is kept."""
     for line in _lines(failed)[:_LINES]:
         file = str(Path.cwd() / line.file)
-        if is_library_file(file):
+        if owner_of(file) is not Owner.PROJECT:
             continue
         try:
             text = kept.texts.get(file) or text_of(Path(file))

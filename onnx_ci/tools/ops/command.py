@@ -21,7 +21,7 @@ from onnx_ci.matrix.plan import CellSpec, plan_of, with_recipe
 from onnx_ci.matrix.scope import RecipeScope
 from onnx_ci.opsets import FIRST_DYNAMO_OPSET, OF_TORCH, format_opsets
 from onnx_ci.processes.control_groups import usable_cores
-from onnx_ci.processes.limits import default_jobs, process_limits
+from onnx_ci.processes.limits import Limits, default_jobs
 from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Cell, Finding
@@ -103,7 +103,7 @@ def _supports(plans: Sequence[CellSpec], recipes: Recipes) -> Iterator[OperatorS
     settings = recipes.settings
     works = {planned.cell: (planned.cell.recipe, functools.partial(_send_support, planned, settings)) for planned in plans}
     jobs = settings.jobs or default_jobs(usable_cores())
-    for cell, event in recipes.run_all(works, process_limits(settings.timeout, settings.memory_limit), jobs=jobs):
+    for cell, event in recipes.run_all(works, Limits.of(settings), jobs=jobs):
         if isinstance(event, Death):
             yield OperatorSupport(cell=cell, failure=f"the exporter's process {event.message}")
         else:

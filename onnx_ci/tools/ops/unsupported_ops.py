@@ -18,12 +18,12 @@ from onnx_ci.onnx_model.files import files_in
 from onnx_ci.onnx_model.signature import opset_of
 from onnx_ci.opsets import DEFAULT_OPSETS
 from onnx_ci.pipeline.export.exporter import export
-from onnx_ci.pipeline.export.handling import handling_of
 from onnx_ci.pipeline.model.live_model import PrepareError, SkippedByRecipeError
 from onnx_ci.pipeline.prepare.prepare import prepare
 from onnx_ci.processes.capture import captured
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.results.records import Cell
+from onnx_ci.tools.ops.recording import recording
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ def operator_support(planned: CellTask) -> OperatorSupport:
         except (PrepareError, SkippedByRecipeError) as error:
             return OperatorSupport(cell=cell, failure=first_line(error))
         path = Path(scratch, "model.onnx")
-        with handling_of(cell.exporter).recording(unsupported):
+        with recording(cell.exporter, unsupported):
             exported = export(prepared, cell, path)
         if unsupported:
             return OperatorSupport(cell=cell, unsupported=unsupported)

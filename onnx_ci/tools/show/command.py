@@ -15,7 +15,7 @@ from onnx_ci.cli.common import NamedCell, cell_or_file, options_of, settings_fro
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, OnnxCiError, RecipeError
-from onnx_ci.processes.limits import process_limits
+from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.run_in_child import run_in_child
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Message, Send
@@ -110,7 +110,7 @@ def _models(sources: Sequence[tuple[str, _Source]], settings: Settings) -> list[
 
 def _write_apart(name: str, source: _Source, path: Path, settings: Settings, *, digests: bool) -> None:
     """Write the graph of a source to ``path``, in another process."""
-    limits = process_limits(settings.timeout, settings.memory_limit)
+    limits = Limits.of(settings)
     events: Iterator[Message | Death]
     if isinstance(source, NamedCell):
         cell = source.planned.cell

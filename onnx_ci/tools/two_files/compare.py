@@ -28,7 +28,7 @@ from onnx_ci.errors import (
 from onnx_ci.onnx_model.precision import PRECISIONS, has_int8_tensors, lowest_precision
 from onnx_ci.onnx_model.saved_inputs import ExpectedInput, find_inputs, read_inputs
 from onnx_ci.onnx_model.signature import Signature, Value, check, read_model, read_signature
-from onnx_ci.processes.limits import process_limits
+from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.run_in_child import run_in_child
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Send
@@ -67,7 +67,7 @@ def compare_files(first: Path, second: Path, settings: Settings, *, sizes: Sizes
     check_writable(dataclasses.replace(settings, report=None, artifacts=None))
     compare = functools.partial(_compare, first, second, settings, sizes)
     result, step = FileComparison(reference=str(first), tested=str(second), findings=()), "starting"
-    limits = process_limits(settings.timeout, settings.memory_limit)
+    limits = Limits.of(settings)
     for event in run_in_child(functools.partial(_send, compare), limits, settings.isolation):
         if isinstance(event, Death):
             death = finding(event.cause, f"the process {event.message} while {step}", remedy=_REMEDIES[event.cause])

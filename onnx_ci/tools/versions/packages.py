@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from packaging.utils import canonicalize_name
 
-from onnx_ci.environment.plugins import EXPORTERS, RUNTIMES, STAGES
 from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS
+from onnx_ci.plugins import EXPORTERS, RUNTIMES, STAGES
 from onnx_ci.tools.versions.overlay import Installed
 
 TORCH = "torch"

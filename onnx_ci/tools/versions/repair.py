@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from onnx_ci.report.text import outcome
+from onnx_ci.report.text import describe_outcome
 from onnx_ci.results.records import Cell
 from onnx_ci.tools.versions import pip
 from onnx_ci.tools.versions.overlay import in_words, installed, kept_requirements
@@ -59,7 +59,7 @@ def repair(
             tell(f"{words}: {results}")
             return False
         result = results.get(cell)
-        tell(f"{words}: {'there is no such cell' if result is None else outcome(result)}")
+        tell(f"{words}: {'there is no such cell' if result is None else describe_outcome(result)}")
         return is_right(result, broken)
 
     for search in (newer_repair, older_repair):

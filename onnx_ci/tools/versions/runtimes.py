@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from onnx_ci.environment.plugins import version_in_name
+from onnx_ci.plugins import version_in_name
 from onnx_ci.results.records import CellResult, Finding, Severity, Status
 from onnx_ci.tools.versions import pip
 

@@ -14,8 +14,8 @@ from onnx_ci.cli.grouped_help import GroupedCommand
 from onnx_ci.config.options import Role, options_with
 from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS, version_of
 from onnx_ci.errors import ConfigurationError, ExitCode
-from onnx_ci.report.causes import of_recipes_in_words
-from onnx_ci.report.grid import word
+from onnx_ci.report.causes import describe_cells_by_recipe
+from onnx_ci.report.grid import format_result
 from onnx_ci.report.text import table_lines
 from onnx_ci.results.records import Cell, CellResult
 from onnx_ci.text import listed, one_line
@@ -74,7 +74,7 @@ def runtimes(since: str, paths: tuple[Path, ...], **flags: str | None) -> NoRetu
     supports = {result.cell: support_of(result, versions, installed) for result in report.cells}
 
     def word_of(result: CellResult | None) -> str:
-        return word(None) if result is None else supports[result.cell].oldest or _UNKNOWN
+        return format_result(None) if result is None else supports[result.cell].oldest or _UNKNOWN
 
     for problem in report.problems:
         click.echo(one_line(f"{problem.source}: {problem.message}"), err=True)
@@ -98,4 +98,4 @@ def _reasons(supports: Mapping[Cell, Support]) -> Iterator[str]:
             versions, cells = groups.setdefault((error.rule, message), ({}, {}))
             versions[version], cells[cell] = None, None
     for (rule, message), (versions, cells) in groups.items():
-        yield f"{rule} with {listed(versions)}: {message}: {of_recipes_in_words(cells)}"
+        yield f"{rule} with {listed(versions)}: {message}: {describe_cells_by_recipe(cells)}"

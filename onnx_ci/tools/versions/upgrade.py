@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import ConfigurationError
-from onnx_ci.report.comparison import Comparison, Measure, Movement, compare
+from onnx_ci.report.comparison import Measure, Movement, RunComparison, compare_runs
 from onnx_ci.results.records import Cell, CellResult, Problem, Status
 from onnx_ci.tools.versions import pip
 from onnx_ci.tools.versions.overlay import NONE, in_words, installed, overlay_of
@@ -23,7 +23,7 @@ from onnx_ci.tools.versions.search import blame, first_that_holds
 class Upgraded:
     """The cells with what is installed and with newer versions."""
 
-    comparison: Comparison | None
+    comparison: RunComparison | None
     """Without the times, and without what broke; ``None`` if nothing ran with the newer versions."""
     broken: Sequence[Cell]
     """The cells that do not fail with what is installed, and do with the newer versions."""
@@ -60,7 +60,7 @@ def upgraded(wheels: Mapping[str, Wheel], arguments: Sequence[str], settings: Se
     sources = {each.source for each in before.problems}  # their messages can contain the path of an overlay
     problems = [each for each in after.problems if each.source not in sources]
     is_short = bool(problems or after.not_run)
-    comparison = _without_times(compare(after, before, settings.baseline_limits))
+    comparison = _without_times(compare_runs(after, before, settings.baseline_limits))
     new = [each.cell for each in comparison.news if each.movement is Movement.BROKE and each.before is None]
     broken = [cell for cell in (*right, *new) if _is_broken(results.get(cell), is_short=is_short)]
     others = tuple(each for each in comparison.news if each.cell not in broken)
@@ -84,10 +84,11 @@ def _is_broken(result: CellResult | None, *, is_short: bool) -> bool:
     return is_short if result is None else result.status.is_bad and result.status is not Status.XPASSED
 
 
-def _without_times(comparison: Comparison) -> Comparison:
+def _without_times(comparison: RunComparison) -> RunComparison:
     """Times depend on the machine, and on what is cached."""
     moved = (
-        replace(each, moves=tuple(move for move in each.moves if move.measure is not Measure.TIME)) for each in comparison.moved
+        replace(each, measures=tuple(move for move in each.measures if move.measure is not Measure.TIME))
+        for each in comparison.moved
     )
     return replace(comparison, moved=tuple(moved))
 

@@ -14,8 +14,8 @@ from onnx_ci.cli.common import options_of, settings_from, style, with_colour, wi
 from onnx_ci.cli.grouped_help import GroupedCommand
 from onnx_ci.config.options import Role, options_with
 from onnx_ci.errors import ExitCode
-from onnx_ci.report.causes import of_recipes_in_words, shared_failures
-from onnx_ci.report.comparison import Comparison, Movement, moved_rows
+from onnx_ci.report.causes import describe_cells_by_recipe, shared_failures
+from onnx_ci.report.comparison import Movement, RunComparison, changed_rows
 from onnx_ci.report.text import finding_lines
 from onnx_ci.results.records import Problem, Status
 from onnx_ci.text import count, listed_shortly, one_line
@@ -95,10 +95,10 @@ def upgrade(
         left = found.broken
         for fault in faults(found.broken, wheels, named, trials, pre=pre):
             verb, right = ("breaks", f" (right with {fault.right})") if fault.right else ("break", "")
-            click.echo(one_line(f"{fault.versions} {verb} {of_recipes_in_words(fault.cells)}{right}"))
+            click.echo(one_line(f"{fault.versions} {verb} {describe_cells_by_recipe(fault.cells)}{right}"))
             left = [cell for cell in left if cell not in fault.cells]
         if left:
-            click.echo(one_line(f"no package, and no pair of them, breaks by itself {of_recipes_in_words(left)}"))
+            click.echo(one_line(f"no package, and no pair of them, breaks by itself {describe_cells_by_recipe(left)}"))
     sys.exit(ExitCode.FAILED if found.broken or found.problems else ExitCode.PASSED)
 
 
@@ -113,16 +113,16 @@ def _lines(found: Upgraded) -> Iterator[str]:
         yield from _other_lines(found.comparison)
 
 
-def _other_lines(comparison: Comparison) -> Iterator[str]:
+def _other_lines(comparison: RunComparison) -> Iterator[str]:
     """What got better, what changed in cells that do not break, and which cells come and go."""
     news = comparison.news
     gained = [each.cell for each in news if each.after is not None and each.after.status is Status.XPASSED]
     if gained:
-        yield f"fixed: {of_recipes_in_words(gained)}: no longer fails as its recipe expects, so remove the expectation"
+        yield f"fixed: {describe_cells_by_recipe(gained)}: no longer fails as its recipe expects, so remove the expectation"
     for movement in (Movement.FIXED, Movement.NEW, Movement.GONE):
         if cells := [each.cell for each in news if each.movement is movement]:
-            yield f"{movement.value}: {of_recipes_in_words(cells)}"
+            yield f"{movement.value}: {describe_cells_by_recipe(cells)}"
     changed = [each for each in news if each.movement in (Movement.FAILS_DIFFERENTLY, Movement.CHANGED)]
-    for row in moved_rows(dataclasses.replace(comparison, moved=tuple(changed))):
+    for row in changed_rows(dataclasses.replace(comparison, moved=tuple(changed))):
         values = f", {row.before} → {row.after}" if row.before else ""
         yield f"{row.mark or 'changed'}: {row.title} at opset {row.opsets}: {row.words}{values}"

@@ -163,7 +163,7 @@ def test_a_verdict_is_kept_if_nothing_changes_that_its_cell_depends_on(row, fron
 
 
 OPTIONS = {
-    "run": ["--junit=junit.xml", "--sarif=report.sarif", "-v", "-q", "--jobs=1"],
+    "run": ["--junit=junit.xml", "-v", "-q", "--jobs=1"],
     "pytest": ["--junitxml=junit.xml", "-v", "-q", "-rA"],
 }
 PLAIN = Kept(name="plain", change=lambda _: None)

@@ -16,7 +16,6 @@ import itertools
 import os
 import random
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
@@ -211,7 +210,7 @@ while time.monotonic() < end:
     pass
 """
 
-# What its host does once a cell of it runs: the cell alone cannot be stopped for it.
+# What its worker does once a cell of it runs: the cell alone cannot be stopped for it.
 ONCE_A_CELL_RUNS = """
 class Faulty(Scale):
     def forward(self, x):
@@ -234,17 +233,8 @@ def {name}():
     return Faulty(), (torch.randn(3, 4),)
 """
 
-STRAY_BYTES = """
-for descriptor in range(3, 256):
-    with contextlib.suppress(OSError):
-        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-            os.set_blocking(descriptor, False)
-            os.write(descriptor, b'stray\\xff {"result": {}}\\n{"last": 3}\\n{')
-            os.set_blocking(descriptor, True)
-"""
 
-
-def _of_host(name: str, body: str) -> Fault:
+def _of_worker(name: str, body: str) -> Fault:
     says = ("the process .*did not end within",)
     return Fault(name=name, body=body, place=ONCE_A_CELL_RUNS, rules=("timeout",), says=says, opsets=(12, 13), timeout=4)
 
@@ -282,8 +272,8 @@ FAULTS = [
         """,
     ),
     _hangs("child_and_hang", "subprocess.Popen(['sleep', '1000'])\nsleep_without_listening(300)"),
-    _of_host("blocked_host", "ctypes.PyDLL(None).sleep(300)  # with the interpreter's lock held"),
-    _of_host("stopped_host", "os.kill(os.getpid(), signal.SIGSTOP)"),
+    _of_worker("blocked_worker", "ctypes.PyDLL(None).sleep(300)  # with the interpreter's lock held"),
+    _of_worker("stopped_worker", "os.kill(os.getpid(), signal.SIGSTOP)"),
     Fault(
         name="one_opset",
         body="ctypes.string_at(0)",
@@ -296,7 +286,6 @@ FAULTS = [
     *_harmless("ignores_signals", IGNORES),
     *_harmless("leaves_a_child", "subprocess.Popen(['sleep', '1000'])"),
     *_harmless("closes_descriptors", "os.closerange(0, 3)"),
-    *_harmless("stray_bytes", STRAY_BYTES),
     *_harmless("threads", "for _ in range(3):\n    threading.Thread(target=threading.Event().wait, args=(300,)).start()"),
     _changes("dtype", "torch.set_default_dtype(torch.float64)", "dtype"),
     _changes("device", "torch.set_default_device('meta')", "default device"),

@@ -13,7 +13,7 @@ from toolbox.records import cell, failed, passed, report
 
 from onnx_ci.cli.common import with_exit_code
 from onnx_ci.cli.output import LastingStream
-from onnx_ci.environment.plugins import COMMANDS
+from onnx_ci.plugins import COMMANDS
 from onnx_ci.results.files import write_json
 from onnx_ci.results.records import Problem
 from onnx_ci.results.run_report import RunReport

@@ -187,6 +187,6 @@ def test_a_file_that_cannot_be_written_at_the_end_hides_no_failure(project, shel
 
 
 def test_no_file_is_written_in_two_formats(project, shell):
-    done = shell("run --opsets=13 --report=r.json --sarif=r.json", "")
+    done = shell("run --opsets=13 --report=r.json --junit=r.json", "")
     assert (done.returncode, done.stderr) == (2, "onnx-ci: r.json would be written twice, in two formats; name two files\n")
     assert not (project.root / "r.json").exists()

@@ -22,8 +22,8 @@ from toolbox.records import failed, passed, run_of, skipped
 from onnx_ci.cli.main import main
 from onnx_ci.cli.progress import Progress, TimeLeft, about
 from onnx_ci.cli.waiting import WaitingResults
-from onnx_ci.environment.plugins import COMMANDS
 from onnx_ci.environment.versions import versions
+from onnx_ci.plugins import COMMANDS
 from onnx_ci.processes.limits import LONGEST_SILENCE
 from onnx_ci.results.files import read_json, write_json
 from onnx_ci.results.records import CellResult, Status

@@ -103,7 +103,7 @@ def test_an_annotation_stands_at_the_faulty_line_and_begins_with_it(failing):
 def test_the_files_of_failed_cells_are_uploaded_with_the_reports_and_no_others(failing):
     _, ran = failing
     files = {"onnx/total/opset13-cpu.onnx", "onnx/total/opset17-cpu.onnx"}
-    assert ran.uploads == {"onnx-ci-export-0": {"report.json", "report.html", "report.sarif", *files}}
+    assert ran.uploads == {"onnx-ci-export-0": {"report.json", "report.html", *files}}
     report = json.loads(Path(ran.outputs["report"]).read_text())
     assert {each["artifact"] for each in report["cells"]} == {None, *files}
 
@@ -134,7 +134,7 @@ def test_external_data_is_uploaded_with_its_file(project, job):
     ran = job.use(opsets="18")
     assert ran.outputs["failed"] == "1", ran.log
     files = {"onnx/wrong/opset18-cpu.onnx", "onnx/wrong/opset18-cpu.onnx.data"}
-    assert ran.uploads["onnx-ci-export-0"] == {"report.json", "report.html", "report.sarif", *files}
+    assert ran.uploads["onnx-ci-export-0"] == {"report.json", "report.html", *files}
 
 
 @pytest.mark.slow
@@ -159,12 +159,12 @@ def test_the_callers_own_reports_are_of_the_run_that_is_judged(project, job):
         """,
         name="checkout/onnx_recipes.py",
     )
-    (job.checkout / "pyproject.toml").write_text('[tool.onnx-ci]\nsarif = "onnx.sarif"\n')
+    (job.checkout / "pyproject.toml").write_text('[tool.onnx-ci]\ncode-quality = "quality.json"\n')
     ran = job.use(opsets="13", args="--junit=onnx.xml")
     assert "onnx/shifted/opset13-cpu.onnx" in ran.uploads["onnx-ci-export-0"], ran.log
     suite = ElementTree.parse(job.checkout / "onnx.xml").getroot().find(".//testsuite")
     assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
-    assert json.loads((job.checkout / "onnx.sarif").read_text())["runs"][0]["results"]
+    assert json.loads((job.checkout / "quality.json").read_text())
 
 
 def test_an_empty_project_is_no_success(job):
@@ -174,7 +174,7 @@ def test_an_empty_project_is_no_success(job):
     assert ran.summary.startswith("## ONNX export: ⚠️ nothing ran")
     (told,) = ran.annotations
     assert told.message.startswith("nothing ran: no recipe was found")
-    assert ran.uploads == {"onnx-ci-export-0": {"report.json", "report.html", "report.sarif"}}
+    assert ran.uploads == {"onnx-ci-export-0": {"report.json", "report.html"}}
 
 
 @pytest.mark.slow
@@ -189,7 +189,7 @@ def test_the_callers_folder_settings_and_names_are_taken(job):
     assert (ran.outputs["report"], ran.outputs["html"]) == (str(folder / "report.json"), str(folder / "report.html"))
     report = json.loads(Path(ran.outputs["report"]).read_text())
     assert [each["id"] for each in report["cells"]] == ["onnx_recipes.py::total::opset13-cpu"]
-    assert ran.uploads == {"my nets": {"report.json", "report.html", "report.sarif", "onnx/total/opset13-cpu.onnx"}}
+    assert ran.uploads == {"my nets": {"report.json", "report.html", "onnx/total/opset13-cpu.onnx"}}
     # GitHub counts from the root of the repository, ids from that of the project.
     assert {each.properties["file"] for each in ran.annotations} == {"nets/deep/onnx_recipes.py"}
 
@@ -500,7 +500,7 @@ def test_the_reports_of_several_jobs_are_merged_into_one(job, passing, failing):
     assert all("at opsets 13,17 on cpu" in each.message for each in merged.annotations)
     assert "scale cpu" in merged.summary
     assert "baked-value" in merged.summary
-    assert merged.uploads == {"all of them": {"report.json", "report.html", "report.sarif"}}
+    assert merged.uploads == {"all of them": {"report.json", "report.html"}}
 
 
 def test_no_report_to_merge_is_no_success(job):

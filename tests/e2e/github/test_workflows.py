@@ -14,7 +14,7 @@ from toolbox import fake_github
 from toolbox.github_runner import ACTION, BASH, MAIN, PUSH, ROOT, Caches, Call, evaluate, expand, installed_tool
 from toolbox.records import failed, report
 
-from onnx_ci.environment.plugins import COMMANDS
+from onnx_ci.plugins import COMMANDS
 from onnx_ci.results.files import as_text
 
 FOLDER = ROOT / ".github" / "workflows"
@@ -341,13 +341,11 @@ def test_the_reusable_workflow_gives_one_report_of_all_its_jobs(tmp_path):
     for opset in ("13", "17"):
         ran = call.jobs[f"opset{opset}-cpu"]
         assert (ran.summary, ran.annotations) == ("", [])
-        assert ran.uploads == {
-            f"nets.opset{opset}-cpu": {"report.json", "report.html", "report.sarif", f"onnx/total/opset{opset}-cpu.onnx"}
-        }
+        assert ran.uploads == {f"nets.opset{opset}-cpu": {"report.json", "report.html", f"onnx/total/opset{opset}-cpu.onnx"}}
     report = call.jobs["report"]
     assert "double cpu" in report.summary
     assert {each.properties["title"] for each in report.annotations} == {"total: baked-value"}
-    assert report.uploads == {"nets": {"report.json", "report.html", "report.sarif"}}
+    assert report.uploads == {"nets": {"report.json", "report.html"}}
 
 
 @pytest.mark.slow

@@ -13,11 +13,11 @@ import psutil
 import pytest
 
 from onnx_ci.processes.forked import ForkedProcesses
-from onnx_ci.processes.limits import ProcessLimits
+from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.supervisor import LAST, Death
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
-LIMITS = ProcessLimits(seconds=60)
+LIMITS = Limits(seconds=60)
 
 
 def serves(send, server):
@@ -84,7 +84,7 @@ def test_the_end_of_a_fork_is_known_as_that_of_any_other_process(processes):
     assert isinstance(death, Death)
     assert (death.cause, death.message) == ("crash", "was killed by SIGSEGV")
     assert "in crashes" in death.log
-    processes.start_from("python", "fork", hangs, ProcessLimits(seconds=0.5))
+    processes.start_from("python", "fork", hangs, Limits(seconds=0.5))
     events_of(processes, "fork")
     assert events_of(processes, "fork").cause == "timeout"
 
@@ -108,33 +108,3 @@ def test_what_cannot_be_forked_is_an_error_of_the_system(processes):
     time.sleep(0.3)
     with pytest.raises(OSError, match="has ended"):
         processes.start_from("child", "grandchild", tells, LIMITS)
-
-
-def lies(reply, send, server):
-    """A recipe file has the socket on which it is asked to fork, and may write anything there."""
-    send({"ready": os.getpid()})
-    control = vars(server)["_control"]
-    control.recv(2**12)
-    control.send(reply)
-    time.sleep(600)
-
-
-@pytest.mark.parametrize("reply", [b'{"pid": 1}', b'{"pid": "x"}', b"{}", b"nonsense", b'{"ended": "x", "code": 1}', b"[]"])
-def test_a_process_that_lies_about_its_forks_ends_nobody_else(processes, reply):
-    processes.start_from("python", "liar", functools.partial(lies, reply), LIMITS, can_fork=True)
-    events_of(processes, "liar")
-    with pytest.raises(OSError, match="is to be forked from"):
-        processes.start_from("liar", "fork", tells, LIMITS)
-    processes.start_from("python", "fork", tells, LIMITS)
-    assert LAST in events_of(processes, "fork")
-
-
-def test_a_process_that_ends_its_parent_ends_itself_only(processes):
-    def kills(send, server):
-        os.kill(os.getppid(), signal.SIGKILL)
-        time.sleep(600)
-
-    processes.start_from("python", "murderer", kills, LIMITS, can_fork=True)
-    assert isinstance(events_of(processes, "murderer"), Death)
-    processes.start_from("python", "fork", tells, LIMITS)
-    assert LAST in events_of(processes, "fork")

@@ -13,7 +13,7 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from onnx_ci.processes.limits import ProcessLimits
+from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.run_in_child import processes_of
 from onnx_ci.processes.supervisor import LAST
 
@@ -27,7 +27,7 @@ def processes(tmp_path):
 
 
 def last_of(processes, work, **options):
-    processes.start("key", work, ProcessLimits(seconds=30), **options)
+    processes.start("key", work, Limits(seconds=30), **options)
     while not (events := processes.wait(30)):
         pass
     ((_, event),) = events
@@ -79,7 +79,7 @@ def test_messages_reach_it_while_it_works(processes):
             total += message["number"]
             send({"total": total})
 
-    processes.start("key", adds, ProcessLimits(seconds=30), has_inbox=True)
+    processes.start("key", adds, Limits(seconds=30), has_inbox=True)
     totals = []
     for number in (1, 2, 3):
         processes.post("key", {"number": number})
@@ -92,7 +92,7 @@ def test_messages_reach_it_while_it_works(processes):
 def test_what_cannot_be_sent_is_an_error_of_starting_it(processes):
     lock = threading.Lock()
     with pytest.raises(OSError, match=r"what it is to do cannot be sent to it: TypeError: cannot pickle '_thread.lock' object"):
-        processes.start("key", lambda send: send({LAST: lock}), ProcessLimits())
+        processes.start("key", lambda send: send({LAST: lock}), Limits())
 
 
 def test_memory_counts_from_the_beginning_of_its_work_even_if_nobody_looks_then(processes):
@@ -101,7 +101,7 @@ def test_memory_counts_from_the_beginning_of_its_work_even_if_nobody_looks_then(
         time.sleep(30)
         send({LAST: len(kept)})
 
-    processes.start("key", eats, ProcessLimits(memory=200 * 2**20))
+    processes.start("key", eats, Limits(memory=200 * 2**20))
     time.sleep(3)
     while not (events := processes.wait(30)):
         pass
@@ -121,7 +121,7 @@ def test_it_outlives_the_thread_that_asked_for_it(processes):
         time.sleep(1.5)
         send({LAST: "done"})
 
-    thread = threading.Thread(target=processes.start, args=("key", works, ProcessLimits(seconds=30)))
+    thread = threading.Thread(target=processes.start, args=("key", works, Limits(seconds=30)))
     thread.start()
     thread.join()
     while not (events := processes.wait(30)):
@@ -133,14 +133,14 @@ SCRIPT = """
 import os, sys, time
 from pathlib import Path
 from onnx_ci.processes.run_in_child import processes_of
-from onnx_ci.processes.limits import ProcessLimits
+from onnx_ci.processes.limits import Limits
 
 def waits(send):
     send({"id": os.getpid()})
     time.sleep(600)
 
 processes = processes_of("spawn", Path(sys.argv[1]))
-processes.start("key", waits, ProcessLimits())
+processes.start("key", waits, Limits())
 while not (events := processes.wait(30)):
     pass
 print(events[0][1]["id"], flush=True)

@@ -21,7 +21,7 @@ from onnx_ci.collection.discovery import Found
 from onnx_ci.config.settings import load_settings
 from onnx_ci.engine.scheduler import open_engine
 from onnx_ci.matrix.plan import plan
-from onnx_ci.processes.limits import ProcessLimits
+from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.run_in_child import processes_of
 from onnx_ci.processes.supervisor import LAST, Death, resident
 from onnx_ci.results.verdict import decide
@@ -54,7 +54,7 @@ def test_messages_come_in_order_whatever_their_size(processes):
             send({"text": "x" * size})
         send({LAST: "ß" * 100_000})
 
-    processes.start("key", work, ProcessLimits())
+    processes.start("key", work, Limits())
     said = [event for _, event in events_of(processes, 4)]
     assert [len(each["text"]) for each in said[:3]] == [1, 2**20, 3]
     assert said[3] == {LAST: "ß" * 100_000}
@@ -62,7 +62,7 @@ def test_messages_come_in_order_whatever_their_size(processes):
 
 def test_messages_come_with_the_key_of_their_process(processes):
     for key in ("a", "b", "c"):
-        processes.start(key, lambda send, key=key: send({LAST: key}), ProcessLimits())
+        processes.start(key, lambda send, key=key: send({LAST: key}), Limits())
     assert sorted(events_of(processes, 3)) == [(key, {LAST: key}) for key in ("a", "b", "c")]
 
 
@@ -77,7 +77,7 @@ def test_messages_come_with_the_key_of_their_process(processes):
     ],
 )
 def test_how_a_process_ended(processes, work, cause, said):
-    processes.start("key", work, ProcessLimits(seconds=0.3))
+    processes.start("key", work, Limits(seconds=0.3))
     ((_, death),) = events_of(processes)
     assert isinstance(death, Death)
     assert (death.cause, death.message) == (cause, said)
@@ -93,7 +93,7 @@ def test_what_it_prints_before_it_is_first_looked_at_is_kept(processes, monkeypa
         os._exit(7)
 
     monkeypatch.setattr("onnx_ci.processes.forked.resident", as_on_a_busy_machine)
-    processes.start("key", work, ProcessLimits(seconds=30))
+    processes.start("key", work, Limits(seconds=30))
     ((_, death),) = events_of(processes)
     assert (death.message, death.log) == ("ended by itself with exit code 7", "last words\n")
 
@@ -111,7 +111,7 @@ def test_memory_of_the_parent_and_of_the_warm_up_does_not_count(processes):
         time.sleep(30)
         send({LAST: len(kept)})
 
-    limits = ProcessLimits(memory=200 * 2**20)
+    limits = Limits(memory=200 * 2**20)
     try:
         processes.start("harmless", harmless, limits, warm_up=warm_up)
         assert events_of(processes) == [("harmless", {LAST: 300 * 2**20})]
@@ -127,7 +127,7 @@ def test_time_that_nobody_watched_does_not_count(processes):
         time.sleep(1.5)
         send({LAST: "x" * 2**20})  # more than a pipe holds: it waits to be read
 
-    processes.start("key", work, ProcessLimits(seconds=2))
+    processes.start("key", work, Limits(seconds=2))
     time.sleep(3)
     assert events_of(processes) == [("key", {LAST: "x" * 2**20})]
 
@@ -139,7 +139,7 @@ def test_many_open_files_are_no_hindrance(processes):
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
     files = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
     try:
-        processes.start("key", lambda send: send({LAST: 1}), ProcessLimits())
+        processes.start("key", lambda send: send({LAST: 1}), Limits())
         assert events_of(processes) == [("key", {LAST: 1})]
     finally:
         for each in files:
@@ -181,13 +181,13 @@ def children():
 
 
 @pytest.mark.slow
-def test_a_host_that_dies_between_two_cells_costs_neither(isolation, tmp_path):
+def test_a_worker_that_dies_between_two_cells_costs_neither(isolation, tmp_path):
     engine, cells = engine_and_cells(tmp_path, isolation)
     before = set(children())
     with engine:
         first = engine.run_cell(cells[0])
-        (host,) = set(children()) - before
-        os.kill(host, signal.SIGKILL)
+        (worker,) = set(children()) - before
+        os.kill(worker, signal.SIGKILL)
         time.sleep(0.2)
         second = engine.run_cell(cells[1])
     assert [decide(each).status for each in (first, second)] == ["passed", "passed"]
@@ -195,7 +195,7 @@ def test_a_host_that_dies_between_two_cells_costs_neither(isolation, tmp_path):
 
 
 @pytest.mark.slow
-def test_cells_in_any_order_need_no_more_hosts_than_places(isolation, tmp_path):
+def test_cells_in_any_order_need_no_more_workers_than_places(isolation, tmp_path):
     engine, cells = engine_and_cells(tmp_path, isolation, (tiny, other), jobs=1)
     mixed = sorted(cells, key=lambda planned: planned.cell.opset)
     before = set(children())
@@ -250,7 +250,7 @@ def test_without_processes_a_recipe_takes_back_only_its_own_changes(tmp_path, mo
 
 @pytest.mark.slow
 def test_cells_of_a_device_that_is_not_here_are_skipped_one_after_the_other(isolation, tmp_path):
-    """On a GPU each cell has a host of its own, and the next begins when the last is gone."""
+    """On a GPU each cell has a worker of its own, and the next begins when the last is gone."""
     if torch.cuda.device_count():  # unlike is_available(), this lets forks use CUDA
         pytest.skip("this machine has a GPU: its cells would run")
     engine, cells = engine_and_cells(tmp_path, isolation, devices="cuda", jobs=None)

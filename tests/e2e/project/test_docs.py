@@ -37,7 +37,7 @@ from onnx_ci.collection.keywords import KEYWORDS
 from onnx_ci.collection.recipe import declarations
 from onnx_ci.config.options import FLAGS, OPTIONS
 from onnx_ci.config.settings import load_settings
-from onnx_ci.environment.plugins import COMMANDS
+from onnx_ci.plugins import COMMANDS
 from onnx_ci.results.rules import RULES
 
 ROOT = Path(__file__).parents[3]

@@ -1,11 +1,13 @@
-"""``docs/support_table.py``: what works from which opset, and whether a page still says so."""
+"""``docs/support_table.py`` and ``docs/tables.py``: what works from which opset, and whether the data still says so."""
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
-from support_table import BEGIN, END, render, rows_of
+from support_table import support_data
+from tables import by_opset, format_data, headline, lowest_safe, render_corpus, render_support, table
 from toolbox.projects import ROOT
 from toolbox.records import cell, report
 
@@ -26,7 +28,7 @@ ELSEWHERE = finding("opset-mismatch", "written at 18", opset=18)
 
 def table_of(*results, **changes):
     """The rows of the rendered table, as lists of words, and the lines below it."""
-    lines = render(report(*results, **changes)).splitlines()
+    lines = render_support(support_data(report(*results, **changes))).splitlines()
     rows = [[word.strip() for word in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     return [rows[0], *rows[2:]], [line for line in lines if line.startswith("- ")]
 
@@ -69,27 +71,24 @@ def test_a_gap_that_has_closed_counts_as_passed():
     [((9, 10, 11), (), 9), ((10, 12), (11,), 12), ((9, 10), (11,), None), ((11,), (9, 10), 11)],
 )
 def test_a_recipe_is_safe_from_the_opset_from_which_on_all_passed(passed, failed, safe):
-    (row,) = rows_of([*map(result, passed), *(result(opset, DRIFT) for opset in failed)])
-    assert row.lowest_safe == safe
+    (row,) = support_data(report(*map(result, passed), *(result(opset, DRIFT) for opset in failed)))["rows"]
+    assert lowest_safe(by_opset(row)) == safe
 
 
-def test_exporters_and_devices_have_rows_of_their_own_beside_their_recipe():
-    rows, _ = table_of(
-        result(9), result(9, recipe="other"), result(9, ELSEWHERE, exporter="dynamo"), result(9, recipe="other", device="cuda")
-    )
+def test_exporters_have_rows_of_their_own_beside_their_recipe():
+    rows, _ = table_of(result(9), result(9, recipe="other"), result(9, ELSEWHERE, exporter="dynamo"))
     assert rows == [
-        ["recipe", "exporter", "device", "safe from", "9"],
-        ["`net`", "torchscript", "cpu", "9", "✅"],
-        ["`net`", "dynamo", "cpu", "–", "→18"],
-        ["`other`", "torchscript", "cpu", "9", "✅"],
-        ["`other`", "torchscript", "cuda", "9", "✅"],
+        ["recipe", "exporter", "safe from", "9"],
+        ["`net`", "torchscript", "9", "✅"],
+        ["`net`", "dynamo", "–", "→18"],
+        ["`other`", "torchscript", "9", "✅"],
     ]
 
 
 def test_versions_are_those_of_the_run_without_the_build():
     one = report(result(9))
     run = type(one)(environment={"python": "3.11.1", "torch": "2.13.0+cpu", "onnx": "1.23.2"}, settings={}, cells=one.cells)
-    assert render(run).splitlines()[0] == "Made with torch 2.13.0, onnx 1.23.2."
+    assert render_support(support_data(run)).splitlines()[0] == "Made with torch 2.13.0, onnx 1.23.2."
 
 
 def test_text_of_a_report_is_no_markup():
@@ -99,38 +98,79 @@ def test_text_of_a_report_is_no_markup():
     ]
 
 
-def test_the_files_of_stages_are_not_in_the_table():
-    assert table_of(result(9), result(9, DRIFT, stage="onnxslim"))[0][1] == ["`net`", "torchscript", "9", "✅"]
+@pytest.mark.parametrize("other", [{"stage": "onnxslim"}, {"device": "cuda"}])
+def test_the_files_of_stages_and_other_devices_are_not_in_the_table(other):
+    assert table_of(result(9), result(9, DRIFT, **other))[0][1] == ["`net`", "torchscript", "9", "✅"]
 
 
-# --- the page
-
-
-PAGE = f"# Support\n\nbefore\n\n{BEGIN}\nold\n{END}\n\nafter\n"
+# --- the files
 
 
 def script(project, *arguments):
     return project.run(sys.executable, str(ROOT / "docs" / "support_table.py"), *arguments)
 
 
-def test_the_table_goes_into_a_page_and_is_checked_there(project):
+def test_the_data_is_written_and_checked(project):
     write_json(report(result(9), result(10, DRIFT)), project.root / "r.json")
-    page = project.write("page.md", PAGE)
-    stale = script(project, "r.json", "--check=page.md")
+    file = project.write("data.json", "old\n")
+    stale = script(project, "r.json", "--check=data.json")
     assert (stale.returncode, "-old" in stale.stdout.splitlines()) == (1, True)
-    assert stale.stderr == "page.md is outdated; run the same command with --write=page.md\n"
-    assert page.read_text() == PAGE
-    assert script(project, "r.json", "--write=page.md").returncode == 0
-    assert page.read_text() == PAGE.replace("old\n", script(project, "r.json").stdout)
-    assert script(project, "r.json", "--check=page.md").returncode == 0
+    assert stale.stderr == "data.json is outdated; run the same command with --write=data.json\n"
+    assert file.read_text() == "old\n"
+    assert script(project, "r.json", "--write=data.json").returncode == 0
+    assert file.read_text() == script(project, "r.json").stdout
+    assert script(project, "r.json", "--check=data.json").returncode == 0
 
 
-@pytest.mark.parametrize("page", ["no marks\n", f"{END}\n{BEGIN}\n", PAGE + PAGE])
-def test_a_page_without_a_place_for_the_table_is_refused(project, page):
-    write_json(report(result(9)), project.root / "r.json")
-    project.write("page.md", page)
-    done = script(project, "r.json", "--write=page.md")
-    assert (done.returncode, "page.md must contain each of the two marks" in done.stderr) == (1, True)
+@pytest.mark.parametrize("name", ["support", "operators", "corpus"])
+def test_the_data_in_docs_is_as_it_would_be_written_and_its_page_shows_it(name):
+    text = (ROOT / "docs" / "data" / f"{name}.json").read_text(encoding="utf-8")
+    assert text == format_data(json.loads(text))
+    assert f"\n<!-- table: {name} -->\n" in (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    assert table(name).startswith("Made with onnx-ci ")
+
+
+def test_architectures_are_shown_by_file_and_failures_with_their_evidence():
+    net = {"source": "architectures/a.py", "recipe": "net", "exporter": "torchscript", "opset": 17}
+    cells = [
+        {**net, "outcome": "passed"},
+        {
+            **net,
+            "exporter": "dynamo",
+            "opset": 18,
+            "outcome": "known",
+            "rules": ["crash"],
+            "why": "a_b",
+            "evidence": "`x` | <y>",
+        },
+        {**net, "recipe": "other", "outcome": "warned", "warnings": ["edge-mismatch"]},
+    ]
+    assert headline(cells) == (
+        "**2 architectures, 3 cells**; 2 passed, 1 of them with a warning (⚠️); 1 fail as they are known to (❌); "
+        "none fails otherwise; 0 internal errors."
+    )
+    assert render_corpus({"versions": {"torch": "2.13.0"}, "cells": cells}).splitlines() == [
+        "Made with torch 2.13.0.",
+        "",
+        headline(cells),
+        "",
+        "### [a.py](../corpus/architectures/a.py)",
+        "",
+        "| architecture | TorchScript, opset 17 | dynamo, opset 18 |",
+        "| --- | :-: | :-: |",
+        "| `net` | ✅ | ❌ |",
+        "| `other` | ⚠️ | · |",
+        "",
+        "### Known failures",
+        "",
+        "| architecture | exporter | breaks | why | evidence |",
+        "| --- | --- | --- | --- | --- |",
+        "| `net` | dynamo | `crash` | a&#95;b | `x` \\| &lt;y> |",
+        "",
+        "### Warnings",
+        "",
+        "- [`edge-mismatch`](rules/edge-mismatch.md): `other` (torchscript)",
+    ]
 
 
 @pytest.mark.parametrize(

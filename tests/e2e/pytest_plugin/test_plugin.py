@@ -335,7 +335,7 @@ def test_only_skipped_cells_are_no_success(project, run):
         (["--onnx-devices=gpu"], "onnx-ci: --onnx-devices: unknown device 'gpu'"),
         (["--onnx-report=onnx_recipes.py/r.json"], "cannot be written"),
         (["--onnx-artifacts=onnx_recipes.py"], "cannot be written"),
-        (["--onnx-sarif=onnx_recipes.py"], "would be overwritten, but onnx-ci did not write it"),
+        (["--onnx-code-quality=onnx_recipes.py"], "would be overwritten, but onnx-ci did not write it"),
         (["--onnx-packages=nowhere_at_all"], "the package 'nowhere_at_all' is not installed"),
     ],
 )

@@ -12,17 +12,16 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from support_table import BEGIN, END, support_of
+from support_table import outcome_of
+from tables import by_opset
 
 from onnx_ci.collection.discovery import Catalogue, all_recipe_files
 from onnx_ci.config.settings import load_settings
-from onnx_ci.opsets import parse_opsets
-from onnx_ci.report.markdown import escape
 from onnx_ci.results.records import CellResult, Status
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "from-torch-docs.md"
-SUPPORT = (ROOT / "docs" / "support.md").read_text(encoding="utf-8")
+SUPPORT = json.loads((ROOT / "docs" / "data" / "support.json").read_text(encoding="utf-8"))
 LIBRARY = ROOT / "recipes"
 GROUPS = sorted(path.parent.name for path in LIBRARY.glob("*/__init__.py"))
 NO_RECIPES = {"__init__.py", "torchvision_models.py"}
@@ -108,41 +107,31 @@ def test_the_other_links_of_the_page_lead_somewhere():
     assert [target for target in targets if not (PAGE.parent / target).exists()] == []
 
 
-def support_table():
-    """The marks in docs/support.md by recipe and exporter, and by opset."""
-    lines = SUPPORT.partition(BEGIN)[2].partition(END)[0].splitlines()
-    rows = [[word.strip(" `") for word in line.strip("|").split("|")] for line in lines if line.startswith("|")]
-    opsets = [int(head) for head in rows[0][3:]]
-    return {(row[0], row[1]): dict(zip(opsets, row[3:], strict=True)) for row in rows[2:]}
-
-
 def test_the_table_has_every_recipe_that_runs_without_being_asked_for():
-    named = {name for name, _ in support_table()}
+    named = {row["recipe"] for row in SUPPORT["rows"]}
     assert named >= everywhere()
     assert named <= {name for file in FILES for name in recipes_of(file)}
 
 
 def test_the_table_quotes_the_reasons_that_recipes_declare():
     recipes = {name: recipe for file in FILES for name, recipe in recipes_of(file).items()}
-    notes = re.findall(r"^- `(\w+)`, (\w+), opset ([\d,-]+): \w+, (?:`[^`]+`(?:, )?)+: (.*)$", SUPPORT, re.MULTILINE)
-    assert len(notes) == SUPPORT.count("\n- `")
-    for name, exporter, opsets, why in notes:
-        for opset in parse_opsets(opsets):
-            declared = "; ".join(dict.fromkeys(map(str, recipes[name].expectations(exporter, opset))))
-            assert why == escape(declared), f"{name} with {exporter} at opset {opset}"
+    for row in SUPPORT["rows"]:
+        for opset, result in by_opset(row).items():
+            if "why" in result:
+                declared = "; ".join(dict.fromkeys(map(str, recipes[row["recipe"]].expectations(row["exporter"], opset))))
+                assert result["why"] == declared, f"{row['recipe']} with {row['exporter']} at opset {opset}"
 
 
 def test_the_table_has_the_order_of_the_library():
     order = [name for file in FILES for name in recipes_of(file)]
-    shown = list(dict.fromkeys(name for name, _ in support_table()))
+    shown = list(dict.fromkeys(row["recipe"] for row in SUPPORT["rows"]))
     assert shown == [name for name in order if name in shown]
 
 
-def test_the_table_was_made_with_the_versions_that_are_tested_together():
+def test_the_table_is_that_of_the_versions_that_are_tested_together():
     constraints = dict(re.findall(r"^(\w+)==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE))
-    made = SUPPORT.partition(BEGIN)[2].strip().splitlines()[0]
     for name in ("torch", "torchvision", "onnx", "onnxscript", "onnxruntime"):
-        assert re.search(rf"\b{name} {re.escape(constraints[name])}[,.]", made), f"{name}: run tox run -e library"
+        assert SUPPORT["versions"][name] == constraints[name], f"{name}: run tox run -e library"
 
 
 @pytest.mark.slow
@@ -160,11 +149,11 @@ def test_every_recipe_passes_or_fails_as_it_is_known_to(tmp_path, exporter, opse
     assert {cell["status"] for cell in cells} <= {"passed", "xfailed", "skipped"}
     assert {cell["recipe"] for cell in cells if cell["status"] == "skipped"} <= {"bert"}  # where there is no transformers
     assert len(everywhere()) >= 40
-    table = support_table()
+    table = {(row["recipe"], row["exporter"]): by_opset(row) for row in SUPPORT["rows"]}
     for result in map(CellResult.from_json, cells):
         if result.status is not Status.SKIPPED and result.cell.stage is None:  # the table is about the exporters
-            told = table[result.cell.recipe, exporter][result.cell.opset]
-            assert told.startswith(support_of(result).mark), f"{result.cell.id}: docs/support.md says {told}"
+            in_table = table[result.cell.recipe, exporter][result.cell.opset]["outcome"]
+            assert in_table == outcome_of(result), f"{result.cell.id}: docs/data/support.json says {in_table}"
     assert {(cell["recipe"], cell["exporter"], cell["opset"]) for cell in cells} >= {
         (name, exporter, opset) for name in everywhere() for opset in opsets
     }

@@ -15,7 +15,7 @@ from toolbox.shown_runs import hostile_run, located_failure, some_run, timed_pas
 
 from onnx_ci.config.values import BASELINE_LIMITS
 from onnx_ci.report import html
-from onnx_ci.report.comparison import compare
+from onnx_ci.report.comparison import compare_runs
 from onnx_ci.tools.history.page import render
 
 
@@ -44,7 +44,7 @@ def everything() -> str:
     run = some_run()
     run = replace(run, cells=(*run.cells, located_failure(recipe="located")))
     earlier = report(timed_pass(100.0), timed_pass(recipe="raises"), timed_pass(recipe="gone"))
-    return html.render(run, str, html.Context(since=compare(run, earlier), since_name="main.json"))
+    return html.render(run, str, since=compare_runs(run, earlier), since_name="main.json")
 
 
 def large() -> str:

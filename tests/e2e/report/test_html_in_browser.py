@@ -14,7 +14,7 @@ from toolbox.shown_runs import HOSTILE, detailed_failure, hostile_run, some_run,
 
 from onnx_ci import RunReport
 from onnx_ci.report import html
-from onnx_ci.report.grid import grid, word
+from onnx_ci.report.grid import format_result, grid
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(PROGRAM is None, reason=NO_PROGRAM)]
 
@@ -69,7 +69,7 @@ def test_a_run_with_failures_is_shown_and_filtered(show, run_cells, project):
     run = run_cells(opsets="12-13")
     assert run.counts == {"passed": 2, "failed": 2}
     page = show(run)
-    rows = [[row.title, *map(word, row.results)] for row in grid(run.cells).rows]
+    rows = [[row.title, *map(format_result, row.results)] for row in grid(run.cells).rows]
     assert page.run(GRID) == rows
     right, total = ([f"cell-{recipe}-opset{opset}-cpu" for opset in (12, 13)] for recipe in ("right", "total"))
     assert page.run(SHOWN) == [total[0], *right, total[1]]
@@ -143,7 +143,7 @@ def test_the_groups_of_a_large_grid_can_be_closed(show):
     page = show(report(*cells))
     titles = "[...document.querySelectorAll('.group label')].map(each => each.textContent.trim())"
     assert page.run(titles) == ["Show models 30 rows: 30 passed", "Show types 30 rows: 30 passed"]
-    rows = "[...document.querySelectorAll('.grid [data-row]')].filter(each => each.checkVisibility()).length"
+    rows = "[...document.querySelectorAll('.grid tbody tr:not(.group)')].filter(each => each.checkVisibility()).length"
     assert page.run(rows) == 60
     page.run("document.querySelector('.group input').focus()")
     page.press(" ", 32, " ")

@@ -34,7 +34,6 @@ def test_a_run_writes_it_beside_its_report(project, front_end):
     prefix = "" if front_end == "onnx_ci" else "onnx-"
     files = (
         "junit=out/onnx.xml",
-        "sarif=out/onnx.sarif",
         "html=out/onnx.html",
         "code-quality=out/quality.json",
         "report=r.json",
@@ -47,7 +46,6 @@ def test_a_run_writes_it_beside_its_report(project, front_end):
         ("onnx_recipes.right", "opset12-cpu"),
         ("onnx_recipes.right", "opset13-cpu"),
     ]
-    assert '"version": "2.1.0"' in (project.root / "out" / "onnx.sarif").read_text()
     assert (project.root / "out" / "quality.json").read_text() == "[]\n"
     project.command("onnx_ci", "report", "r.json", "--html=again.html")
     assert (project.root / "again.html").read_bytes() == (project.root / "out" / "onnx.html").read_bytes()

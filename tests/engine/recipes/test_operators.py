@@ -1,19 +1,20 @@
-"""The operators of the documentation's list: what is known to fail, and the table in docs/operators.md.
+"""The operators of the documentation's list: what is known to fail, and the data of the table in docs/operators.md.
 
-Running every cell takes too long for each push, so two things are shown here that together mean that the page is right: the
-page is, cell by cell, what the gaps declare, and a run finds what the gaps declare, of TorchScript at all of the default
+Running every cell takes too long for each push, so two things are shown here that together mean that the data is right: it
+is, cell by cell, what the gaps declare, and a run finds what the gaps declare, of TorchScript at all of the default
 opsets and of dynamo in a sample. The workflow tables.yml runs them all.
 """
 
 from __future__ import annotations
 
 import configparser
+import json
 import re
 from pathlib import Path
 
 import pytest
 import yaml
-from support_table import BEGIN, END, render
+from support_table import support_data
 
 import onnx_ci
 from onnx_ci import Status
@@ -27,7 +28,7 @@ from onnx_ci.results.run_report import RunReport
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/operators.md").read_text(encoding="utf-8")
-TABLE = PAGE.partition(BEGIN)[2].partition(END)[0]
+DATA = json.loads((ROOT / "docs/data/operators.json").read_text(encoding="utf-8"))
 RECIPES = {value.name: value for value in vars(operators).values() if isinstance(value, onnx_ci.Recipe)}
 OPSETS = parse_opsets("9-23")
 
@@ -42,7 +43,7 @@ def test_a_restriction_belongs_to_an_operator_and_the_page_tells_it():
     restricted = [case.name for case in CASES if case.restriction]
     assert restricted == [case.name for case in CASES if "." in case.name]
     assert {name.partition(".")[0] for name in restricted} <= set(RECIPES)
-    told = re.findall(r"^- `.*`: .*$", PAGE.replace(TABLE, ""), re.MULTILINE)
+    told = re.findall(r"^- `.*`: .*$", PAGE, re.MULTILINE)
     assert sorted(re.findall("`([^`]+[.][^`]+)`", "\n".join(told))) == sorted(restricted)
 
 
@@ -75,21 +76,24 @@ def declared_results():
                 )
 
 
-def without_operators(table):
-    """The lines below the versions; the exporters' own names of what is unsupported only a run can tell."""
-    return [re.sub(r": unsupported, .*?: ", ": unsupported: ", line) for line in table.strip().splitlines()[1:]]
+def without_operators(data):
+    """The rows; the exporters' own names of what is unsupported only a run can tell."""
+    for row in data["rows"]:
+        for result in row["results"]:
+            if result["outcome"] == "unsupported":
+                result = {**result, "what": []}
+            yield row["recipe"], row["exporter"], result
 
 
-def test_the_page_is_what_the_gaps_declare_and_every_wrong_cell_has_its_line():
-    declared = render(RunReport(environment={}, settings={}, cells=tuple(declared_results())))
-    assert without_operators(TABLE) == without_operators(declared)
+def test_the_data_is_what_the_gaps_declare():
+    declared = support_data(RunReport(environment={}, settings={}, cells=tuple(declared_results())))
+    assert list(without_operators(DATA)) == list(without_operators(declared))
 
 
-def test_the_page_was_made_with_the_versions_that_are_tested_together():
+def test_the_data_is_that_of_the_versions_that_are_tested_together():
     constraints = dict(re.findall(r"^(\w+)==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE))
-    made = TABLE.strip().splitlines()[0]
     for name in ("torch", "onnx", "onnxscript", "onnxruntime"):
-        assert re.search(rf"\b{name} {re.escape(constraints[name])}[,.]", made), f"{name}: run tox run -e operators"
+        assert DATA["versions"][name] == constraints[name], f"{name}: run tox run -e operators"
 
 
 def expected(results):
@@ -133,10 +137,10 @@ def test_the_workflow_makes_the_tables_anew_where_what_they_are_made_of_changes(
         for pattern in triggers[event]["paths"]:
             assert list(ROOT.glob(pattern)), pattern
     (job,) = workflow["jobs"].values()
-    made = {each["env"]: each["page"] for each in job["strategy"]["matrix"]["include"]}
-    assert job["steps"][-1]["run"] == 'tox run -e "$TOX_ENV" -- --check="$PAGE"'
-    assert made == {"operators": "docs/operators.md", "library": "docs/support.md", "catches": "README.md"}
+    files = {each["env"]: each["file"] for each in job["strategy"]["matrix"]["include"]}
+    assert job["steps"][-1]["run"] == 'tox run -e "$TOX_ENV" -- --check="$FILE"'
+    assert files == {"operators": "docs/data/operators.json", "library": "docs/data/support.json", "catches": "README.md"}
     settings = configparser.ConfigParser(interpolation=None)
     settings.read(ROOT / "tox.ini")
-    for env, page in made.items():
-        assert settings[f"testenv:{env}"]["commands"].splitlines()[-1].endswith(f" {{posargs:--write={page}}}")
+    for env, file in files.items():
+        assert settings[f"testenv:{env}"]["commands"].splitlines()[-1].endswith(f" {{posargs:--write={file}}}")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import gzip
 import io
 import json
 import os
@@ -27,11 +25,10 @@ from onnx_ci.results.records import Status
 OLD, NEW, NEWER = ("a" * 40, "b" * 40, "c" * 40)
 GREEN = report(*(passed(opset=opset) for opset in range(9, 18)))
 RED = report(*(passed(opset=opset) for opset in range(9, 17)), failed(opset=17))
-SARIF = '{"version": "2.1.0", "runs": []}'
 
 
 def upload(found):
-    return zipped(report_json=as_text(found), report_html="<p>page</p>", report_sarif=SARIF)
+    return zipped(report_json=as_text(found), report_html="<p>page</p>")
 
 
 @pytest.fixture
@@ -331,46 +328,6 @@ def test_a_check_has_the_headline_as_its_title(github, publish):
     assert (github.checks[1]["conclusion"], github.checks[1]["output"]["title"]) == ("success", "all 9 cells passed")
 
 
-def test_code_scanning_gets_the_findings_of_this_repository_only(github, publish):
-    publish(pushed(github, RED), sarif="true")
-    publish(github.run("push", OLD, branch="main", artifact=upload(RED)), sarif="true")
-    assert [(each["commit_sha"], each["ref"]) for each in github.sarifs] == [
-        (NEW, "refs/pull/7/head"),
-        (OLD, "refs/heads/main"),
-    ]
-    assert gzip.decompress(base64.b64decode(github.sarifs[0]["sarif"])).decode() == SARIF
-    publish(pushed(github, RED, NEWER, of=FORK), sarif="true")
-    assert len(github.sarifs) == 2
-
-
-def published(github):
-    tree = github.trees[github.commits[github.refs["refs/heads/onnx-ci"]]["tree"]]["tree"]
-    return {each["path"]: each["content"] for each in tree}
-
-
-def test_the_badge_and_the_page_are_those_of_the_default_branch(github, publish):
-    for payload in (pushed(github, RED), github.run("push", NEW, branch="topic", artifact=upload(RED))):
-        publish(payload, badge="onnx-ci")
-    assert github.refs == {}
-    publish(github.run("push", OLD, branch="main", of=FORK, artifact=upload(RED)), badge="onnx-ci")
-    assert github.refs == {}
-    for found, message in ((GREEN, "9 of 9 cells passed"), (RED, "1 of 9 cells failed")):
-        assert publish(github.run("push", OLD, branch="main", artifact=upload(found)), badge="onnx-ci") == (0, [])
-        assert json.loads(published(github)["badge.json"])["message"] == message
-        assert published(github)["index.html"] == "<p>page</p>"
-    assert github.commits[github.refs["refs/heads/onnx-ci"]]["parents"] == []
-
-
-@pytest.mark.parametrize("branch", ["main", "topic"])
-def test_a_branch_with_something_else_is_not_replaced(github, publish, branch):
-    github.refs[f"refs/heads/{branch}"] = OLD
-    github.commits[OLD] = {"message": "Work", "tree": "x"}
-    code, ((_, message),) = publish(github.run("push", OLD, branch="main", artifact=upload(GREEN)), badge=branch)
-    assert code == 2
-    assert "was not made by onnx-ci" in message
-    assert github.requests == []
-
-
 @pytest.mark.parametrize(
     ("failure", "is_repeated"),
     [
@@ -428,8 +385,6 @@ def test_github_that_cannot_be_reached_is_an_error(github, publish, monkeypatch)
     [
         ({"comment": "false"}, "nothing is to be published"),
         ({"comment": "yes"}, "the input 'comment' must be false or true, not 'yes'"),
-        ({"badge": "-f"}, "the input 'badge' must be the name of a branch"),
-        ({"badge": "a/../b"}, "the input 'badge' must be the name of a branch"),
         ({"comment": "true", "artifact_name": "a/b"}, "'artifact-name' may contain"),
     ],
 )
@@ -456,7 +411,7 @@ def test_it_publishes_only_after_another_workflow_with_its_own_token(github, pub
 @pytest.mark.parametrize("event", ["pull_request_target", "issue_comment", "merge_group"])
 def test_a_run_for_anything_else_publishes_nothing(github, publish, event):
     payload = github.run(event, OLD, branch="main", artifact=upload(GREEN))
-    assert publish(payload, comment="true", check="true", sarif="true", badge="onnx-ci")[0] == 0
+    assert publish(payload, comment="true", check="true")[0] == 0
     assert github.requests == []
 
 
@@ -526,20 +481,21 @@ def replay(github, publish, attempts, place):
             payload = github.run(**event, artifact=content, conclusion=conclusion, jobs=jobs)
         else:
             payload = github.again(payload, content, conclusion)
-        publish(payload, comment="true", check="true", badge="onnx-ci")
+        publish(payload, comment="true", check="true")
 
 
 def test_what_is_published_of_each_run_stands_in_the_docs(github, publish):
     """``REWRITE=1 python -m pytest tests/unit/github/test_publish.py`` writes the table anew."""
-    rows = ["| the run | check | " + " | ".join(PLACES) + " |", "| --- | --- | --- | --- | --- |"]
+    columns = [name for name, place in PLACES.items() if place is not None]
+    rows = ["| the run | check | " + " | ".join(columns) + " |", "| --- | --- | --- | --- |"]
     for name, attempts in RUNS.items():
         checks, shown = set(), []
         for place in PLACES.values():
             replay(github, publish, attempts, place)
             checks.add(github.checks[-1]["conclusion"] if github.checks else "none")
-            marks = [body.splitlines()[1].split()[1] for body in bodies(github)]
-            badges = [json.loads(published(github)["badge.json"])["color"]] if github.refs else []
-            shown.append(" ".join(["comment", *marks] if marks else ["badge", *badges] if badges else ["nothing"]))
+            if place is not None:
+                marks = [body.splitlines()[1].split()[1] for body in bodies(github)]
+                shown.append(" ".join(["comment", *marks] if marks else ["nothing"]))
         (check,) = checks
         rows.append(f"| {name} | {check} | {' | '.join(shown)} |")
     table = "".join(f"{row}\n" for row in rows)
@@ -554,15 +510,6 @@ def test_nothing_green_is_published_of_a_run_that_did_not_end_well(github, publi
     replay(github, publish, attempts, place)
     assert [check["conclusion"] for check in github.checks[-1:]] in ([], ["failure"])
     assert "✅" not in "".join(bodies(github))
-    assert not github.refs or json.loads(published(github)["badge.json"])["color"] != "brightgreen"
-
-
-@pytest.mark.parametrize("attempts", [[("cancelled", GREEN)], [("failure", LOST)], [("failure", None)]])
-def test_the_page_and_the_findings_of_a_run_without_a_whole_report_are_not_shown(github, publish, attempts):
-    replay(github, publish, attempts, None)
-    assert ("https://github.com/me/nets/actions/runs/" in published(github)["index.html"]) == (attempts != [("failure", LOST)])
-    publish(github.payload(next(iter(github.runs))), sarif="true")
-    assert len(github.sarifs) == (attempts == [("failure", LOST)])
 
 
 def test_the_reason_names_the_jobs(github, publish):
@@ -573,12 +520,12 @@ def test_the_reason_names_the_jobs(github, publish):
 
 def test_a_repeated_run_whose_gate_may_fail_and_is_lost_publishes_nothing(github, publish):
     first = github.run("push", NEW, branch="main", artifact=upload(RED), conclusion="success", jobs={"gate": "failure"})
-    publish(first, badge="onnx-ci")
+    publish(first, check="true")
     github.upload(first["workflow_run"]["id"], upload(GREEN), "onnx-export")  # of the attempt after it
     again = github.again(first, None, jobs={"gate": "failure"})
-    code, ((_, message),) = publish(again, badge="onnx-ci")
+    code, ((_, message),) = publish(again, check="true")
     assert (code, "the run has no artifact" in message) == (0, True)
-    assert json.loads(published(github)["badge.json"])["message"] == "1 of 9 cells failed"
+    assert [check["conclusion"] for check in github.checks] == ["failure"]
 
 
 def test_jobs_that_github_does_not_list_leave_the_verdict(github, publish):
@@ -586,13 +533,6 @@ def test_jobs_that_github_does_not_list_leave_the_verdict(github, publish):
     github.pull(7, NEW)
     publish(github.run("pull_request", NEW, branch="topic", artifact=upload(GREEN), conclusion="cancelled"), check="true")
     assert [check["conclusion"] for check in github.checks] == ["failure"]
-
-
-def test_an_old_run_that_is_repeated_is_not_the_badge(github, publish):
-    old = github.run("push", OLD, branch="main", artifact=upload(GREEN))
-    publish(github.run("push", NEW, branch="main", artifact=upload(RED), conclusion="failure"), badge="onnx-ci")
-    publish(github.again(old, upload(GREEN)), badge="onnx-ci")
-    assert json.loads(published(github)["badge.json"])["message"] == "1 of 9 cells failed"
 
 
 @pytest.mark.parametrize("content", ["{", "[" * 100_000, "[]", "null"])

@@ -14,8 +14,9 @@ from toolbox.github_runner import ACTION, ROOT, commands_in, outputs_in
 from toolbox.records import cell, warned
 
 from onnx_ci import CellResult, ConfigurationError, Problem, RunReport, Status
+from onnx_ci.errors import EnvironmentLacksError
 from onnx_ci.github import runner
-from onnx_ci.github.annotations import annotations_of
+from onnx_ci.github.action import annotations_of
 from onnx_ci.github.inputs import read_inputs
 from onnx_ci.github.install import install, installed
 from onnx_ci.results.records import SkipCause
@@ -233,7 +234,7 @@ def pip(monkeypatch):
 
 def test_the_installation_keeps_all_that_is_there_and_adds_the_toolkit(pip):
     _, asked = pip
-    assert install(inputs()) is None
+    install(inputs())
     (ours, kept), (toolkit, _) = asked
     assert ours == [f"onnx-ci @ {ROOT.as_uri()}"]  # ONNX Runtime is here
     assert {"torch", "onnxruntime", "numpy", "click"} <= kept
@@ -245,7 +246,7 @@ def test_where_packages_do_not_fit_all_but_torch_and_the_runtime_may_change(pip,
     run.failures = 1
     found = iter([["numpy==1", "torch==2"], ["numpy==3", "torch==2"], []])
     monkeypatch.setattr("onnx_ci.github.install.installed", lambda: next(found))
-    assert install(inputs()) is None
+    install(inputs())
     assert [kept for _, kept in asked[:2]] == [{"numpy", "torch"}, {"torch"}]
     (warning,) = [each for each in commands_in(capsys.readouterr().out)[0] if each.name == "warning"]
     assert warning.message == "To install onnx-ci, pip replaced numpy==1"
@@ -254,7 +255,8 @@ def test_where_packages_do_not_fit_all_but_torch_and_the_runtime_may_change(pip,
 def test_where_pip_finds_no_way_the_caller_is_told_one(pip):
     run, asked = pip
     run.failures = 2
-    assert install(inputs()).startswith("pip cannot install onnx-ci alongside the installed torch")
+    with pytest.raises(EnvironmentLacksError, match=r"^pip cannot install onnx-ci alongside the installed torch"):
+        install(inputs())
     assert {"torch", "onnxruntime"} == asked[1][1]
 
 
@@ -270,7 +272,7 @@ def test_where_pip_finds_no_way_the_caller_is_told_one(pip):
 def test_the_runtime_that_is_missing_is_the_one_of_the_devices(pip, monkeypatch, given, wanted):
     _, asked = pip
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert install(inputs(**given)) is None
+    install(inputs(**given))
     assert asked[0][0][0].partition(" @ ")[0] == wanted
     assert len(asked) == (1 if wanted == "--no-deps" else 2)
 

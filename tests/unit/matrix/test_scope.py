@@ -124,7 +124,7 @@ def test_the_selection_of_a_project_is_of_all_its_recipes(tmp_path):
 
 @pytest.mark.parametrize(("opsets", "is_known"), [("9-17", True), ("24", True), ("9-99", False), ("40", False), ("18-", True)])
 def test_a_requested_opset_that_onnx_does_not_know_is_an_error_with_the_newest(opsets, is_known, tmp_path, monkeypatch):
-    monkeypatch.setattr("onnx_ci.matrix.scope.newest_known_opset", lambda: 28)
+    monkeypatch.setattr("onnx_ci.matrix.scope.newest_opset_of_onnx", lambda: 28)
     scope = scope_of(Found(onnx_ci.recipe(name="net")(lambda: None), "a.py"), load_settings(tmp_path))
     settings = load_settings(tmp_path, flags={"opsets": opsets})
     if is_known:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onnx_ci.environment.plugins import OF_CELLS
+from onnx_ci.plugins import OF_CELLS
 from onnx_ci.results.rules import RULES
 
 ROOT = Path(__file__).parents[3]
@@ -35,13 +35,16 @@ def test_files_and_folders_are_named_at_all():
         ("A setting", "onnx_ci/config/options.py", "opsets: tuple[int, ...] | None = option("),
         ("A setting", "onnx_ci/api.py", "class RunOptions("),
         ("A keyword of `@recipe`", "onnx_ci/collection/keywords.py", "class RecipeFields"),
-        ("A rule", "onnx_ci/results/rules.py", '"vacuous"'),
+        ("A rule", "onnx_ci/results/rules.toml", "[vacuous]"),
+        ("A known error of an exporter", "onnx_ci/pipeline/export/exporter_errors.toml", "[[error]]"),
+        ("A known error of an exporter", "onnx_ci/pipeline/export/exporter_warnings.toml", "[[warning]]"),
+        ("A variable that the cache should not look at", "onnx_ci/cache/variables.toml", "PYTEST_*"),
         ("A stage of a cell", "onnx_ci/results/stages.py", 'Stage("observability"'),
         ("A stage of a cell", "onnx_ci/pipeline/prepare/prepare.py", 'timed("observability"'),
         ("A stage of a cell", "onnx_ci/engine/cell.py", 'timed("export"'),
-        ("A runtime", "onnx_ci/environment/plugins.py", "RUNTIMES = PluginKind("),
-        ("An exporter", "onnx_ci/environment/plugins.py", "EXPORTERS = PluginKind("),
-        ("A post-export stage", "onnx_ci/environment/plugins.py", "STAGES = PluginKind("),
+        ("A runtime", "onnx_ci/plugins.py", "RUNTIMES = PluginKind("),
+        ("An exporter", "onnx_ci/plugins.py", "EXPORTERS = PluginKind("),
+        ("A post-export stage", "onnx_ci/plugins.py", "STAGES = PluginKind("),
         ("An opset", "onnx_ci/opsets.py", "DEFAULT_OPSETS"),
     ],
 )

@@ -20,6 +20,15 @@ def test_every_room_is_installed():
     assert installed == {".".join(room.relative_to(ROOT).parts) for room in ROOMS} | files
 
 
+def test_every_file_beside_the_modules_is_installed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = project["tool"]["setuptools"]["package-data"]
+    for file in PACKAGE.rglob("*"):
+        if file.is_file() and file.suffix not in (".py", ".pyc"):
+            room = ".".join(file.parent.relative_to(ROOT).parts)
+            assert any(map(file.match, [*patterns["*"], *patterns.get(room, ())])), file
+
+
 @pytest.mark.parametrize("room", ROOMS[1:], ids=lambda room: room.relative_to(PACKAGE).as_posix())
 def test_every_room_says_what_it_is_for(room):
     assert ast.get_docstring(ast.parse((room / "__init__.py").read_text(encoding="utf-8")))

@@ -11,7 +11,7 @@ from toolbox.records import cell, failed, passed
 from onnx_ci import CellResult, Culprit, Severity, SourceLine, Status
 from onnx_ci.report.causes import causes_of, common_causes, shared_failures
 from onnx_ci.report.excerpt import excerpt
-from onnx_ci.report.text import finding_lines, outcome
+from onnx_ci.report.text import describe_outcome, finding_lines
 from onnx_ci.results.rules import finding
 
 LINE, OTHER = (SourceLine(file="net.py", line=number, text="x = x * n") for number in (7, 9))
@@ -117,9 +117,10 @@ def test_a_cell_with_another_fault_besides_is_not_the_same():
 
 
 def test_the_outcome_names_the_first_cause():
-    assert outcome(failed()) == "failed (numeric-drift)"
+    assert describe_outcome(failed()) == "failed (numeric-drift)"
     assert (
-        outcome(broken(at("baked-value", "m", LINE), finding("checker", "c"))) == "failed (baked-value at net.py:7 and 1 more)"
+        describe_outcome(broken(at("baked-value", "m", LINE), finding("checker", "c")))
+        == "failed (baked-value at net.py:7 and 1 more)"
     )
 
 

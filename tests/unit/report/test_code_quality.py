@@ -9,12 +9,12 @@ from toolbox.records import failed, passed, report, warned
 from toolbox.shown_runs import hostile_run
 
 from onnx_ci import Problem
-from onnx_ci.report.code_quality import render
+from onnx_ci.report.annotations import code_quality
 from onnx_ci.results.records import SourceLine
 
 
 def violations_of(found, repository):
-    return json.loads(render(found, repository, repository))
+    return json.loads(code_quality(found, repository, repository))
 
 
 def test_each_cause_is_one_violation_at_its_line(tmp_path):

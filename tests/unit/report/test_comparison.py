@@ -10,14 +10,14 @@ from toolbox.records import cell, facts, failed, passed, report, run_of, skipped
 
 from onnx_ci import Problem, Status
 from onnx_ci.config.values import BASELINE_LIMITS
-from onnx_ci.report.comparison import Movement, compare, moved_rows
+from onnx_ci.report.comparison import Movement, changed_rows, compare_runs
 from onnx_ci.results.rules import finding
 
 PROBLEM = Problem(source="c.py", message="cannot be imported")
 
 
 def movements(after, before):
-    return {(each.movement, each.cell.recipe, each.cell.opset) for each in compare(after, before).news}
+    return {(each.movement, each.cell.recipe, each.cell.opset) for each in compare_runs(after, before).news}
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,14 @@ def movements(after, before):
     ],
 )
 def test_a_cell_moves_where_its_verdict_or_its_file_does(before, after, movement):
-    found = compare(report(after), report(before))
+    found = compare_runs(report(after), report(before))
     assert [each.movement for each in found.news] == ([] if movement is None else [movement])
     assert found.is_news == (movement is not None)
 
 
 def test_another_message_of_the_same_failure_is_no_news():
     other = replace(failed(), findings=(finding("numeric-drift", "off by 3.01"),))
-    assert not compare(report(other), report(failed())).is_news
+    assert not compare_runs(report(other), report(failed())).is_news
 
 
 def test_cells_come_and_go_only_where_both_runs_should_have_the_same():
@@ -63,7 +63,7 @@ def test_cells_come_and_go_only_where_both_runs_should_have_the_same():
     assert movements(report(*head), report(*base)) == {(Movement.GONE, "net", 11), (Movement.NEW, "net", 10)}
     part, all_of_them = run_of(*head, settings={"opsets": "9-10"}), run_of(*base, settings={"opsets": "9-11"})
     assert movements(part, all_of_them) == set()
-    assert {each.movement for each in compare(part, all_of_them).moved} == {Movement.GONE, Movement.NEW}
+    assert {each.movement for each in compare_runs(part, all_of_them).moved} == {Movement.GONE, Movement.NEW}
 
 
 def test_a_new_cell_that_fails_broke_whatever_was_selected():
@@ -85,46 +85,46 @@ def test_a_new_cell_that_fails_broke_whatever_was_selected():
 )
 def test_another_setting_of_what_is_checked_is_news(name, before, after):
     head, base = (run_of(passed(), settings={name: value}) for value in (after, before))
-    found = compare(head, base)
+    found = compare_runs(head, base)
     assert found.news == ()
-    assert [(each.name, each.before, each.after) for each in found.settings] == [(name, before, after)]
+    assert found.settings == (f"{name} {before or 'none'} → {after or 'none'}",)
     assert found.is_news
 
 
 @pytest.mark.parametrize("name", ["jobs", "cache", "junit", "baseline-folder"])
 def test_a_setting_that_decides_nothing_about_cells_is_no_news(name):
     head, base = (run_of(passed(), settings={name: value}) for value in ("1", "2"))
-    assert compare(head, base).settings == ()
-    assert not compare(head, base).is_news
+    assert compare_runs(head, base).settings == ()
+    assert not compare_runs(head, base).is_news
 
 
 def test_without_a_base_no_setting_is_another():
-    assert compare(run_of(passed()), None).settings == ()
+    assert compare_runs(run_of(passed()), None).settings == ()
 
 
 @pytest.mark.parametrize("why", [{"problems": (PROBLEM,)}, {"not_run": ("a/b.py::net::opset10-cpu",)}])
 def test_cells_are_not_gone_where_it_is_known_why_they_are_missing(why):
-    found = compare(report(passed(), **why), report(passed(), passed(opset=10)))
+    found = compare_runs(report(passed(), **why), report(passed(), passed(opset=10)))
     assert found.news == ()
     assert found.is_news
 
 
 def test_a_problem_that_was_there_is_no_news():
-    assert not compare(report(passed(), problems=(PROBLEM,)), report(passed(), problems=(PROBLEM,))).is_news
+    assert not compare_runs(report(passed(), problems=(PROBLEM,)), report(passed(), problems=(PROBLEM,))).is_news
 
 
 def test_without_a_base_what_fails_is_news_and_nothing_else():
-    assert not compare(report(passed()), None).is_news
-    assert compare(report(failed()), None).is_news
-    assert compare(report(passed(), problems=(PROBLEM,)), None).is_news
-    assert compare(report(skipped()), None).is_news
-    assert [each.movement for each in compare(report(failed()), None).news] == [Movement.BROKE]
+    assert not compare_runs(report(passed()), None).is_news
+    assert compare_runs(report(failed()), None).is_news
+    assert compare_runs(report(passed(), problems=(PROBLEM,)), None).is_news
+    assert compare_runs(report(skipped()), None).is_news
+    assert [each.movement for each in compare_runs(report(failed()), None).news] == [Movement.BROKE]
 
 
 def test_the_most_important_comes_first_and_what_fails_as_before_is_counted():
     base = report(passed(opset=9), failed(opset=10), failed(opset=11), with_facts(passed(opset=12)))
     head = report(with_facts(passed(opset=12), size=9000), passed(opset=10), failed(opset=11), failed(opset=9))
-    found = compare(head, base)
+    found = compare_runs(head, base)
     assert [each.movement for each in found.news] == [Movement.BROKE, Movement.CHANGED, Movement.FIXED]
     assert found.as_before == 1
     assert [each.status for each in found.results(Movement.BROKE, Movement.FIXED)] == [Status.FAILED, Status.PASSED]
@@ -136,7 +136,9 @@ def test_the_most_important_comes_first_and_what_fails_as_before_is_counted():
 def moves(before, after):
     """The measures that moved in one cell."""
     return [
-        (move.words, move.before, move.after) for each in compare(report(after), report(before)).moved for move in each.moves
+        (move.words, move.before, move.after)
+        for each in compare_runs(report(after), report(before)).moved
+        for move in each.measures
     ]
 
 
@@ -174,7 +176,7 @@ def test_sizes_and_times():
 
 def test_the_limits_of_the_project_decide():
     before, after = report(with_facts(passed())), report(with_facts(passed(9.0), size=1100))
-    assert compare(after, before, {**BASELINE_LIMITS, "size": 0.2, "drift": 8.0}).moved == ()
+    assert compare_runs(after, before, {**BASELINE_LIMITS, "size": 0.2, "drift": 8.0}).moved == ()
 
 
 @pytest.mark.parametrize(
@@ -188,7 +190,7 @@ def test_the_limits_of_the_project_decide():
     ],
 )
 def test_what_no_measure_shows_is_told_in_words(before, after, in_words):
-    assert [words for each in compare(report(after), report(before)).moved for words in each.unmeasured] == in_words
+    assert [words for each in compare_runs(report(after), report(before)).moved for words in each.unmeasured] == in_words
 
 
 def test_cells_of_one_recipe_are_one_row_with_the_one_that_moved_most():
@@ -201,8 +203,8 @@ def test_cells_of_one_recipe_are_one_row_with_the_one_that_moved_most():
         with_facts(passed(recipe="file"), output="z"),
         passed(recipe="new"),
     )
-    compared = compare(after, before)
-    assert [(row.title, row.opsets, row.cell.opset, row.mark, row.words, row.after) for row in moved_rows(compared)] == [
+    compared = compare_runs(after, before)
+    assert [(row.title, row.opsets, row.cell.opset, row.mark, row.words, row.after) for row in changed_rows(compared)] == [
         ("other cpu", "9", 9, "worse", "worse verdict", "failed"),
         ("net cpu", "9-10", 10, "worse", "larger drift", "15"),
         ("file cpu", "9", 9, "", "output 'y' renamed to 'z'", ""),
@@ -217,12 +219,12 @@ def test_cells_of_one_recipe_are_one_row_with_the_one_that_moved_most():
 def test_totals_are_of_the_cells_that_both_runs_measured():
     before = report(replace(passed(1.0), timings={"run": 2.0}), passed(2.0, opset=10), passed(9.0, opset=11))
     after = report(replace(passed(2.0), timings={"run": 3.0}), passed(4.0, opset=10), failed(opset=11))
-    assert [(each.title, each.cells, each.before, each.after, each.change) for each in compare(after, before).totals] == [
+    assert [(each.title, each.cells, each.before, each.after, each.change) for each in compare_runs(after, before).totals] == [
         ("drift of passed cells, median", 2, "1.5", "3", "+100 %"),
         ("time, total", 1, "2.0 s", "3.0 s", "+50 %"),
     ]
 
 
 def test_versions_that_differ_are_named():
-    assert compare(run_of(passed()), run_of(passed(), torch="2.12.0")).versions == "torch 2.12.0 → 2.13.0"
-    assert compare(run_of(passed()), None).versions == ""
+    assert compare_runs(run_of(passed()), run_of(passed(), torch="2.12.0")).versions == "torch 2.12.0 → 2.13.0"
+    assert compare_runs(run_of(passed()), None).versions == ""

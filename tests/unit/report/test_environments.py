@@ -12,8 +12,8 @@ from toolbox.records import cell, failed, passed, report, run_of, setting, skipp
 from onnx_ci import ConfigurationError, Problem, RunReport
 from onnx_ci.config.reproduce import repeat_from
 from onnx_ci.report import html, junit, markdown
-from onnx_ci.report.comparison import Movement, compare
-from onnx_ci.report.environments import blame, names_of
+from onnx_ci.report.comparison import Movement, compare_runs
+from onnx_ci.report.environments import describe_failing_environments, names_of
 from onnx_ci.report.merge import merge
 from onnx_ci.report.pull_request import headline
 from onnx_ci.report.text import summary_lines
@@ -177,7 +177,7 @@ def test_a_cell_is_repeated_with_its_own_versions(tmp_path):
 )
 def test_what_two_environments_differ_in_may_be_why_a_cell_fails(passing, said):
     whole = merged(run_with(passing, passed()), run_with(NEW, failed()))
-    assert blame(whole) == [f"net at opset 9 on cpu passes with {said}"]
+    assert describe_failing_environments(whole) == [f"net at opset 9 on cpu passes with {said}"]
 
 
 def test_of_several_environments_that_pass_the_nearest_is_told():
@@ -189,12 +189,14 @@ def test_of_several_environments_that_pass_the_nearest_is_told():
     said = (
         "net at opset 9 on cpu passes with torch 2.15.0, numpy 2.3.0 and not with torch 2.15.0, numpy 2.4.0: only numpy differs"
     )
-    assert blame(whole)[0] == said
+    assert describe_failing_environments(whole)[0] == said
 
 
 def test_no_version_is_blamed_for_what_fails_with_all():
-    assert not blame(merged(run_with(OLD, failed(), passed(opset=10)), run_with(NEW, failed(), failed(opset=10, recipe="x"))))
-    assert not blame(merged(run_with(OLD, failed(), passed(opset=10)), run_with(NEW, failed())))
+    assert not describe_failing_environments(
+        merged(run_with(OLD, failed(), passed(opset=10)), run_with(NEW, failed(), failed(opset=10, recipe="x")))
+    )
+    assert not describe_failing_environments(merged(run_with(OLD, failed(), passed(opset=10)), run_with(NEW, failed())))
 
 
 def test_the_other_forms_of_a_report_name_the_versions(tmp_path):
@@ -204,7 +206,7 @@ def test_the_other_forms_of_a_report_name_the_versions(tmp_path):
         assert "net cpu torch 2.15.0" in text
         assert "passes with torch 2.13.0 and not with torch 2.15.0" in text
     assert 'name="opset9-cpu@torch==2.15.0"' in junit.render(whole, repeat)
-    assert headline(compare(whole, None)) == "1 of 2 cells failed: net at opset 9 on cpu with torch 2.15.0"
+    assert headline(compare_runs(whole, None)) == "1 of 2 cells failed: net at opset 9 on cpu with torch 2.15.0"
 
 
 def test_a_version_that_moves_on_is_compared_with_the_one_before_it():
@@ -212,13 +214,13 @@ def test_a_version_that_moves_on_is_compared_with_the_one_before_it():
         return merged(run_with(OLD, passed()), run_with({"torch": new, "numpy": "2.4.0"}, result))
 
     before, after = both("2.15.0", passed(2.5)), both("2.15.1", failed())
-    comparison = compare(after, before)
+    comparison = compare_runs(after, before)
     assert [(each.cell.label, each.movement) for each in comparison.news] == [("opset9-cpu@torch==2.15.1", Movement.BROKE)]
-    assert compare(before, before).moved == ()
+    assert compare_runs(before, before).moved == ()
 
 
 def test_a_second_environment_is_compared_with_the_run_that_was_alone():
-    comparison = compare(merged(run_with(OLD, passed()), run_with(NEW, failed())), run_of(passed()))
+    comparison = compare_runs(merged(run_with(OLD, passed()), run_with(NEW, failed())), run_of(passed()))
     assert {each.cell.label: each.movement for each in comparison.moved} == {
         "opset9-cpu@torch==2.15.0": Movement.BROKE,
     }

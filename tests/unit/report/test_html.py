@@ -19,13 +19,12 @@ from toolbox.shown_runs import HOSTILE, detailed_failure, hostile_run, located_f
 
 from onnx_ci import CellResult, Finding, Revision, RunReport, Severity, Status
 from onnx_ci.report import html
-from onnx_ci.report.comparison import compare
-from onnx_ci.report.grid import grid, word
+from onnx_ci.report.comparison import compare_runs
+from onnx_ci.report.grid import format_result, grid
 from onnx_ci.report.markup import printable
 from onnx_ci.report.merge import merge
-from onnx_ci.report.plot import plot
 
-VOID = {"br", "input", "link", "meta", "path", "rect"}
+VOID = {"br", "input", "link", "meta", "rect"}
 
 
 @dataclass(eq=False)
@@ -87,12 +86,9 @@ def read(source: str) -> Element:
     return root
 
 
-ALONE = html.Context()
-
-
-def page_of(run: RunReport, repeat=lambda cell: f"repeat {cell.id}", context=ALONE) -> Element:
+def page_of(run: RunReport, repeat=lambda cell: f"repeat {cell.id}", **context) -> Element:
     """The page with the details of every cell in their place, as a reader has it who opened them all."""
-    page = read(html.render(run, repeat, context))
+    page = read(html.render(run, repeat, **context))
     packed = json.loads(zlib.decompress(base64.b64decode(page.one("bodies").text)))
     for id, source in packed.items():
         entry = page.one(id)
@@ -170,7 +166,7 @@ def test_the_grid_has_a_place_for_each_cell_that_leads_to_it():
     table = page.one("grid").all("table")[0]
     assert [th.text for th in table.all("th") if th.attributes["scope"] == "col"] == ["opset", "9", "10"]
     rows = [[each.text for each in row.elements if each.tag in ("th", "td")] for row in table.all("tbody")[0].all("tr")]
-    expected = [[row.title, *(word(result) for result in row.results)] for row in grid(run.cells).rows]
+    expected = [[row.title, *(format_result(result) for result in row.results)] for row in grid(run.cells).rows]
     assert [[text.replace("no cell", "") for text in row] for row in rows] == expected
     for row, known in zip(table.all("tbody")[0].all("tr"), grid(run.cells).rows, strict=True):
         for place, result in zip(row.all("td"), known.results, strict=True):
@@ -271,12 +267,21 @@ def test_the_line_of_a_cause_is_shown_with_the_code_around_it(tmp_path):
     run = report(located_failure())
     assert [each.text for each in page_of(run).all("div", "code")] == ["net.py:7>   return x * 2"]
     (tmp_path / "net.py").write_text("\n" * 5 + "def forward(self, x):\n    return x * 2\n", encoding="utf-8")
-    (code,) = page_of(run, context=html.Context(code_in=tmp_path)).all("div", "code")
+    (code,) = page_of(run, code_in=tmp_path).all("div", "code")
     assert code.all("pre")[0].text == "    def forward(self, x):\n>       return x * 2"
     (tmp_path / "net.py").write_text("changed since", encoding="utf-8")
     linecache.clearcache()
-    assert [each.text for each in page_of(run, context=html.Context(code_in=tmp_path)).all("div", "code")] == [
-        "net.py:7>   return x * 2"
+    assert [each.text for each in page_of(run, code_in=tmp_path).all("div", "code")] == ["net.py:7>   return x * 2"]
+
+
+def test_the_nodes_around_a_fault_are_a_table_in_which_those_at_fault_are_marked():
+    (nodes,) = [each for each in page_of(report(located_failure())).all("table") if "Node by node" in each.text]
+    assert nodes.all("caption")[0].text == "Node by node on n=3"
+    assert [[each.text for each in row.elements if each.tag in ("th", "td")] for row in nodes.all("tr")] == [
+        ["", "node", "line", "error ÷ rounding", "at", "file", "model"],
+        ["", "Mul 'a'", "net.py:7", "0", "[1, 2]", "1.5", "1.5"],
+        ["×at fault", "Mul 'b'", "net.py:7", "5e+06", "[1, 2]", "2", "1.5"],
+        ["", "Mul 'c'", "net.py:7", "2.5e+06", "[1, 2]", "1.75", "1.5"],
     ]
 
 
@@ -318,8 +323,7 @@ def test_what_moved_since_an_earlier_run_is_a_section_and_marked_in_the_grid():
     earlier = run_of(
         timed_pass(), timed_pass(0.5, opset=10), passed(opset=11), passed(recipe="old"), torch="2.12.0", revision=revision
     )
-    context = html.Context(since=compare(run, earlier), since_name="main.json")
-    page = page_of(run, context=context)
+    page = page_of(run, since=compare_runs(run, earlier), since_name="main.json")
     told = page.one("since")
     assert (
         "Compared with main.json (a1b2c3d on main):\n2 cells moved (1 broke, 1 changed), 1 cell new, 1 cell gone." in told.text
@@ -395,9 +399,8 @@ def test_a_run_without_cells_has_a_page():
 def test_text_from_outside_is_text_wherever_it_stands():
     run = hostile_run()
     earlier = replace(run, cells=(replace(run.cells[1], status=Status.PASSED),), environment={})
-    context = html.Context(since=compare(run, earlier), since_name=HOSTILE)
-    page = page_of(run, lambda cell: HOSTILE, context)
-    usual = page_of(some_run(), context=html.Context(since=compare(some_run(), report(timed_pass(99.0)))))
+    page = page_of(run, lambda cell: HOSTILE, since=compare_runs(run, earlier), since_name=HOSTILE)
+    usual = page_of(some_run(), since=compare_runs(some_run(), report(timed_pass(99.0))))
     assert {each.tag for each in page.elements} <= {each.tag for each in usual.elements}
     assert {name for each in page.elements for name in each.attributes} <= {
         name for each in usual.elements for name in each.attributes
@@ -406,7 +409,7 @@ def test_text_from_outside_is_text_wherever_it_stands():
     assert shown.startswith("</script>")
     assert shown.endswith("`${hacked}␀red␇���😀\n]]>")
     assert "<img src=x" in page.all("dl", "run")[0].text
-    for id in ("problems", "not-run", "grid", "failures", "since", "drift", "rules", "times", "setup", "cells"):
+    for id in ("problems", "not-run", "grid", "failures", "since", "rules", "times", "setup", "cells"):
         assert "<img src=x" in page.one(id).text, id
     entries = page.all("div", "details")
     assert len(entries) == len(Status)
@@ -468,59 +471,3 @@ def test_numbers_that_are_none_are_shown():
         "×beyond the limit nan",
         "×beyond the limit inf",
     ]
-    assert "drift nan with limit 32 at opset 9" in page.one("drift").text
-    assert "nan" not in "".join(path.attributes["d"] for path in page.all("path"))
-
-
-def heights(*results: CellResult) -> tuple[list[float], float]:
-    """The heights of the points of a plot, from the left, and of the limit, both from the bottom up."""
-    picture = read(plot(grid(results)).svg)
-    points = [
-        (float(x), -float(y) - (4 if path.attributes["class"] == "crosses" else 0))
-        for path in picture.all("path")
-        if path.attributes["class"] in ("dots", "crosses")
-        for x, y in re.findall(r"M(\d+) ([\d.]+)", path.attributes["d"])
-    ]
-    (limit,) = [path.attributes["d"] for path in picture.all("path", "limit")]
-    return [y for _, y in sorted(points)], -float(re.match(r"M\d+ ([\d.]+)", limit)[1])
-
-
-def test_the_plot_shows_each_drift_against_its_limit_on_a_logarithmic_scale():
-    values = [0.0, 1e-9, 0.032, 3.2, 32.0, 320.0, 3.2e7, 1e300, math.inf, math.nan]
-    points, limit = heights(*(timed_pass(value, opset=opset) for opset, value in enumerate(values, start=9)))
-    assert points == sorted(points)
-    assert points[4] == limit
-    assert points[3] - points[2] == pytest.approx(2 * (points[5] - points[4]), abs=0.3)
-    assert points[0] == points[1] < points[2]
-    assert points[6] < points[7] == points[8] == points[9]
-
-
-def test_with_several_limits_the_plot_shows_shares_of_them():
-    results = [timed_pass(value, opset=opset) for opset, value in ((9, 3.2), (10, 320.0))]
-    results.append(replace(timed_pass(opset=11), outputs=(drift(drift=0.1, limit=1.0),)))
-    points, limit = heights(*results)
-    assert points[0] == points[2] < limit < points[1]
-    assert "as a multiple of each output's limit" in plot(grid(results)).caption
-
-
-def test_the_plot_says_in_words_what_it_shows():
-    run = [timed_pass(), detailed_failure(opset=10), detailed_failure(recipe="other"), timed_pass(recipe="third", opset=10)]
-    picture = plot(grid(run))
-    assert "3 lines, one for each recipe and device; 2 of them cross the limit." in picture.caption
-    assert "The largest: net cpu, drift 4e+06 with limit 32 at opset 10." in picture.caption
-    svg = read(picture.svg)
-    assert svg.all("svg")[0].attributes["role"] == "img"
-    assert svg.all("svg")[0].attributes["aria-label"] in picture.caption
-    assert [(g.attributes["data-row"], g.all("title")[0].text.split(",")[0]) for g in svg.all("g")] == [
-        ("0", "net cpu"),
-        ("1", "other cpu"),
-        ("2", "third cpu"),
-    ]
-    assert plot(grid([CellResult(cell=cell(), status=Status.ERROR)])) is None
-
-
-def test_names_in_a_crowded_plot_do_not_overlap():
-    svg = read(plot(grid([timed_pass(1.0 + number / 1e3, recipe=f"net{number}") for number in range(50)])).svg)
-    places = [float(text.attributes["y"]) for text in svg.all("text", "end")]
-    assert 5 < len(places) < 50
-    assert all(later - earlier >= 15 for earlier, later in zip(sorted(places), sorted(places)[1:], strict=False))

@@ -11,9 +11,9 @@ from toolbox.shown_runs import HOSTILE, hostile_run
 
 from onnx_ci import Problem, Severity, SourceLine
 from onnx_ci.report import html
-from onnx_ci.report.comparison import compare, moved_rows
+from onnx_ci.report.comparison import changed_rows, compare_runs
 from onnx_ci.report.markup import code_block, code_span
-from onnx_ci.report.pull_request import COMMENT_LIMIT, Links, badge, comment, headline
+from onnx_ci.report.pull_request import COMMENT_LIMIT, Links, comment, headline
 from onnx_ci.results.rules import finding
 
 LINE = SourceLine(file="model.py", line=41, text="return x")
@@ -75,7 +75,7 @@ GREEN = many(passed, range(9, 18), recipe="lstm")
     ],
 )
 def test_the_headline_says_what_happened_and_since_which_line(head, base, line):
-    assert headline(compare(head, base)) == line
+    assert headline(compare_runs(head, base)) == line
 
 
 def test_the_comment_has_a_table_of_base_and_head():
@@ -85,7 +85,7 @@ def test_the_comment_has_a_table_of_base_and_head():
     head, base = (
         report(dataclasses.replace(each, **time)) for each, time in zip((after, before), reversed(times), strict=True)
     )
-    text = comment(compare(head, base), LINKS)
+    text = comment(compare_runs(head, base), LINKS)
     assert text.startswith("### ✅ ONNX export: 1 cell passed; 1 changed\n")
     assert "| | cells | verdict | drift | size | operators | time |" in text
     assert "| changed | `net at opset 13 on cpu` | passed | 1.5 → 9 | 1 KiB → 4 KiB | `+1 Conv` | 2.0 s → 3.0 s |" in text
@@ -98,7 +98,7 @@ def test_the_comment_has_a_table_of_base_and_head():
 
 def test_cells_that_moved_alike_are_one_row_and_one_failure():
     head, base = report(*many(wrong, range(9, 18))), report(*many(passed, range(9, 18)))
-    text = comment(compare(head, base), LINKS)
+    text = comment(compare_runs(head, base), LINKS)
     assert text.count("| broke |") == 1
     assert "| broke | `net at opsets 9-17 on cpu` | passed → failed |" in text
     assert text.count("numeric-drift: model.py:41, `return x`: off by 3") == 1
@@ -108,14 +108,14 @@ def test_cells_that_moved_alike_are_one_row_and_one_failure():
 def test_what_fails_is_one_row_with_its_operators_on_both_sides():
     before = [with_facts(passed(opset=opset), operators={"Conv": 2}) for opset in (9, 10)]
     after = [with_facts(failed(opset=opset), operators={"Conv": 2, "Relu": opset}) for opset in (9, 10)]
-    text = comment(compare(report(*after), report(*before)), LINKS)
+    text = comment(compare_runs(report(*after), report(*before)), LINKS)
     assert text.count("| broke |") == 1
     assert "| `+9 Relu` |" in text
 
 
 def test_other_changes_are_told_in_words_and_so_are_other_packages():
     head, base = (with_facts(passed(), output=name) for name in ("z", "y"))
-    text = comment(compare(run_of(head, torch="2.13.0"), run_of(base, torch="2.12.0")), LINKS)
+    text = comment(compare_runs(run_of(head, torch="2.13.0"), run_of(base, torch="2.12.0")), LINKS)
     assert "`output 'y' renamed to 'z'`" in text
     assert "The packages differ: `torch 2.12.0 → 2.13.0`." in text
 
@@ -123,14 +123,14 @@ def test_other_changes_are_told_in_words_and_so_are_other_packages():
 def test_other_settings_of_what_is_checked_are_listed():
     given = {"opsets": None, "max-drift": "1000", "strict": "false", "jobs": "1", "rules": "`@someone`\n=ignore"}
     before = {"opsets": "9-17", "max-drift": "16", "strict": "false", "jobs": "2", "rules": None}
-    text = comment(compare(run_of(passed(), settings=given), run_of(passed(), settings=before)), LINKS)
+    text = comment(compare_runs(run_of(passed(), settings=given), run_of(passed(), settings=before)), LINKS)
     changed = "opsets 9-17 → none, max-drift 16 → 1000, rules none → `@someone` =ignore"
     assert f"The settings differ: {code_span(changed)}." in text
-    assert "settings differ" not in comment(compare(run_of(passed(), settings=given), run_of(settings=given)), LINKS)
+    assert "settings differ" not in comment(compare_runs(run_of(passed(), settings=given), run_of(settings=given)), LINKS)
 
 
 def test_without_a_base_the_comment_says_so():
-    text = comment(compare(report(failed()), None), Links(head=LINKS.head))
+    text = comment(compare_runs(report(failed()), None), Links(head=LINKS.head))
     assert "is compared with nothing: there is no report of the base branch" in text
     assert "| failed | `net at opset 9 on cpu` | failed |" in text
 
@@ -142,7 +142,7 @@ def test_changes_of_a_baseline_come_with_the_commands_that_accept_them():
     head = dataclasses.replace(
         report(*cells), settings={"max-drift": setting("8", "--max-drift"), "select": setting("l*", "--select")}
     )
-    text = comment(compare(head, None), LINKS)
+    text = comment(compare_runs(head, None), LINKS)
     _, _, commands = text.partition("To accept what changed since the baselines, run the commands")
     assert re.findall(r"onnx-ci baseline update .*", commands) == [
         "onnx-ci baseline update --opsets=13-14 --max-drift=8 '--select=lstm::*' a/b.py",
@@ -154,7 +154,7 @@ def test_what_is_only_noted_needs_no_acceptance():
     noted = dataclasses.replace(
         passed(), findings=(finding("baseline-drift", "torch", baseline_change="versions", severity=Severity.NOTE),)
     )
-    assert "baseline update" not in comment(compare(report(noted, failed(opset=10)), None), LINKS)
+    assert "baseline update" not in comment(compare_runs(report(noted, failed(opset=10)), None), LINKS)
 
 
 def test_three_hundred_broken_cells_fit_and_what_is_left_out_is_counted():
@@ -167,7 +167,7 @@ def test_three_hundred_broken_cells_fit_and_what_is_left_out_is_counted():
         for number in range(300)
     ]
     base = report(*(passed(recipe=f"recipe_{number}") for number in range(300)))
-    text = comment(compare(report(*cells), base), LINKS)
+    text = comment(compare_runs(report(*cells), base), LINKS)
     assert len(text.encode()) <= COMMENT_LIMIT
     assert text.startswith("### ❌ ONNX export: 300 of 300 cells broke: `recipe_0 at opset 9 on cpu`, and 299 other failures\n")
     rows, told = text.count("| broke |"), text.count("repeat with:")
@@ -218,7 +218,7 @@ def test_no_text_of_a_report_is_markup_a_link_or_a_mention(hostile, has_base):
         head, cells=cells, problems=(Problem(source=hostile, message=hostile),), environment={hostile: hostile}
     )
     base = report(*(passed(recipe=f"r{number}") for number in range(3))) if has_base else None
-    text = comment(compare(head, base), LINKS)
+    text = comment(compare_runs(head, base), LINKS)
     left = (
         outside_of_code(text)
         .replace(LINKS.head, "")
@@ -230,28 +230,14 @@ def test_no_text_of_a_report_is_markup_a_link_or_a_mention(hostile, has_base):
     for part in ("<", "@", "#1", "http", "www", "evil", "hacked", "0123456", "![", "`"):
         assert part not in left, part
     assert all(line.count("|") == 8 for line in text.splitlines() if line.startswith("| ") and "`" in line)
-    title = headline(compare(head, base))
+    title = headline(compare_runs(head, base))
     assert title.isprintable()
-
-
-@pytest.mark.parametrize(
-    ("found", "message", "colour"),
-    [
-        (report(*GREEN), "9 of 9 cells passed", "brightgreen"),
-        (report(*GREEN, skipped()), "9 of 10 cells passed", "brightgreen"),
-        (report(*GREEN, failed()), "1 of 10 cells failed", "red"),
-        (report(problems=(PROBLEM,)), "failed", "red"),
-        (report(skipped()), "nothing ran", "lightgrey"),
-    ],
-)
-def test_a_badge_is_what_an_endpoint_answers(found, message, colour):
-    assert badge(found) == {"schemaVersion": 1, "label": "ONNX export", "message": message, "color": colour}
 
 
 def test_a_new_warning_is_told_in_words_before_what_only_changed_and_on_the_page():
     head = report(passed(9.0, recipe="drifts"), warned(recipe="warns"), passed(1.5, recipe="recovers"), wrong(recipe="breaks"))
     base = report(passed(recipe="drifts"), passed(recipe="warns"), warned(recipe="recovers"), passed(recipe="breaks"))
-    found = compare(head, base)
+    found = compare_runs(head, base)
     rows = [line.split(" | ")[:3] for line in comment(found, LINKS).splitlines() if " at opset 9 on cpu` | " in line]
     assert rows == [
         ["| broke", "`breaks at opset 9 on cpu`", "passed → failed"],
@@ -259,10 +245,10 @@ def test_a_new_warning_is_told_in_words_before_what_only_changed_and_on_the_page
         ["| changed", "`drifts at opset 9 on cpu`", "passed"],
         ["| changed", "`recovers at opset 9 on cpu`", "passed with edge-mismatch → passed"],
     ]
-    assert headline(compare(report(warned()), report(passed()))) == "1 cell passed; 1 with a new warning"
-    verdicts = [(row.title, row.before, row.after) for row in moved_rows(found)]
+    assert headline(compare_runs(report(warned()), report(passed()))) == "1 cell passed; 1 with a new warning"
+    verdicts = [(row.title, row.before, row.after) for row in changed_rows(found)]
     assert verdicts[:2] == [("breaks cpu", "passed", "failed"), ("warns cpu", "passed", "passed with edge-mismatch")]
-    page = html.render(head, str, html.Context(since=found))
+    page = html.render(head, str, since=found)
     assert "passed with edge-mismatch</td>" in page
     assert '<input type="checkbox" value="warned">' in page
     assert page.count('data-status="passed warned"') == 1

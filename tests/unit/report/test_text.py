@@ -3,27 +3,29 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from dataclasses import replace
 
 import pytest
 from toolbox.records import cell, drift, failed, passed, report, run_of, setting, skipped, warned
 
-from onnx_ci import CellResult, ConfigurationError, Problem, RunReport, Status
+from onnx_ci import CellResult, ConfigurationError, NodeStep, Problem, RunReport, Status
 from onnx_ci.config.reproduce import repeat_from, repeat_with_cli, repeat_with_pytest
 from onnx_ci.config.settings import load_settings
 from onnx_ci.report import html, markdown
-from onnx_ci.report.grid import grid, word
+from onnx_ci.report.grid import format_result, grid
 from onnx_ci.report.merge import merge
 from onnx_ci.report.text import (
-    cells_in_short,
-    conclusion,
+    conclusion_lines,
+    describe_exclusions,
+    describe_outcome,
+    describe_outcomes,
+    describe_result,
     detail_lines,
-    explain,
     finding_lines,
+    format_cells,
     grid_lines,
-    left_out,
-    outcome,
-    outcome_in_short,
+    step_lines,
     summary_lines,
 )
 from onnx_ci.results.files import read_json, read_reports, write_json, write_text
@@ -60,14 +62,14 @@ from onnx_ci.results.rules import RULES, finding
     ],
 )
 def test_each_place_of_the_grid_says_what_became_of_its_cell(result, shown):
-    assert word(result) == shown
+    assert format_result(result) == shown
 
 
 def test_the_grid_has_recipes_down_and_opsets_across():
     results = [passed(opset=11), passed(), failed(recipe="other"), passed(device="cuda"), passed(exporter="dynamo")]
     table = grid(results)
     assert table.opsets == (9, 11)
-    assert [(row.title, [word(result) for result in row.results]) for row in table.rows] == [
+    assert [(row.title, [format_result(result) for result in row.results]) for row in table.rows] == [
         ("net cpu", ["1.5", "1.5"]),
         ("other cpu", ["FAIL", "·"]),
         ("net cuda", ["1.5", "·"]),
@@ -82,15 +84,13 @@ def test_the_grid_has_recipes_down_and_opsets_across():
 
 def test_the_summary_counts_and_names_what_kept_cells_from_running():
     skipped = CellResult(cell=cell(device="cuda"), status=Status.SKIPPED, reason="no cuda: no driver")
-    text = "\n".join(
-        summary_lines(report(passed(), skipped, problems=(Problem(source="x.py", message="bad"),), not_run=("a",), seconds=2.0))
-    )
-    assert "skipped 1 cell: no cuda: no driver" in text
+    whole = report(passed(), skipped, problems=(Problem(source="x.py", message="bad"),), not_run=("a",), seconds=2.0)
+    lines = summary_lines(whole)
+    assert "skipped 1 cell: no cuda: no driver" in lines
     expected = CellResult(cell=cell(), status=Status.XFAILED, reason="known")
     assert "xfailed 1 cell: known" in summary_lines(report(expected))
-    assert "x.py: bad" in text
-    assert "did not run: 1 cell, first a" in text
-    assert "2 cells: 1 passed, 1 skipped, 1 problem in 2.0 s" in text
+    last = ["x.py: bad", "did not run: 1 cell, first a", "2 cells: 1 passed, 1 skipped, 1 problem in 2.0 s"]
+    assert lines[-3:] == conclusion_lines(whole) == last
 
 
 def test_a_warning_is_told_once_and_counted():
@@ -105,7 +105,7 @@ def test_a_warning_is_told_once_and_counted():
     assert lines[told + 1].startswith("    remedy: Declare which values the model gets, inputs=")
     assert lines[-1] == "3 cells: 3 passed (2 with a warning) in 2.0 s"
     assert (results.verdict, results.summary["warned"]) == ("passed", 2)
-    assert outcome(warned()) == "passed (drift 1.5; 1 warning)"
+    assert describe_outcome(warned()) == "passed (drift 1.5; 1 warning)"
     shown = markdown.render(results, str)
     assert shown.count("- net at opsets 9-10 on cpu: `edge-mismatch`: off by 2") == 1
     assert "| net cpu | ⚠️ 1.5 | ⚠️ 1.5 | 1.5 |" in shown
@@ -120,14 +120,14 @@ def noted(*findings, **changes):
 
 def test_cells_of_a_recipe_that_have_one_status_are_told_in_one_line():
     several = [passed(0.3), noted(opset=10), replace(passed(2.26, opset=17), cached=True), passed(opset=12, device="cuda")]
-    assert cells_in_short(several) == "a/b.py::net  opsets 9-10,17 on cpu, opset 12 on cuda"
-    assert outcome_in_short(several) == "passed (drift at most 2.3; 1 note; 1 cached)"
-    assert outcome_in_short([passed(0.0), passed(0.0)]) == "passed (drift at most 0)"
-    assert outcome_in_short([passed(0.0), passed(0.03)]) == "passed (drift below 0.1)"
-    assert outcome_in_short([warned(), warned(opset=10)]) == "passed (drift at most 1.5; 1 warning)"
-    assert outcome_in_short([skipped(), skipped(opset=10)]) == "skipped"
-    assert outcome_in_short([failed(), failed(opset=10)]) == "failed (numeric-drift)"
-    assert outcome(noted()) == "passed (drift 1.5; 1 note)"
+    assert format_cells(several) == "a/b.py::net  opsets 9-10,17 on cpu, opset 12 on cuda"
+    assert describe_outcomes(several) == "passed (drift at most 2.3; 1 note; 1 cached)"
+    assert describe_outcomes([passed(0.0), passed(0.0)]) == "passed (drift at most 0)"
+    assert describe_outcomes([passed(0.0), passed(0.03)]) == "passed (drift below 0.1)"
+    assert describe_outcomes([warned(), warned(opset=10)]) == "passed (drift at most 1.5; 1 warning)"
+    assert describe_outcomes([skipped(), skipped(opset=10)]) == "skipped"
+    assert describe_outcomes([failed(), failed(opset=10)]) == "failed (numeric-drift)"
+    assert describe_outcome(noted()) == "passed (drift 1.5; 1 note)"
 
 
 def test_a_note_is_told_once_for_all_recipes_with_its_remedy():
@@ -151,7 +151,7 @@ def test_a_remedy_is_told_once_after_all_that_it_is_for():
     lines = [f"checker: {text}" for text in "ac"] + [f"    remedy: {checked}", "baseline-drift: b", f"    remedy: {recorded}"]
     assert finding_lines(causes) == [*lines, "no-float64 (note): d", f"    remedy: {nothing}"]
     broken = replace(failed(), findings=tuple(causes), outputs=())
-    assert explain(broken, "REPEAT", has_notes=False).splitlines()[:-2] == lines
+    assert describe_result(broken, "REPEAT", has_notes=False).splitlines()[:-2] == lines
     assert summary_lines(report(broken))[-3:-1] == ["note: net at opset 9 on cpu: no-float64: d", f"    remedy: {nothing}"]
     assert markdown.render(report(broken), str).count("remedy: ") == 2
     assert html.render(report(broken), str).count("<b>Remedy</b>") == 3
@@ -174,7 +174,7 @@ def test_an_explanation_has_rule_numbers_remedy_and_the_way_to_repeat_it():
         cell=cell(), status=Status.FAILED, outputs=(drift(drift=99.0),),
         findings=(finding("no-float64", "a note"), finding("numeric-drift", "off by 3")),
     )  # fmt: skip
-    text = explain(result, "the command")
+    text = describe_result(result, "the command")
     assert text.index("numeric-drift: off by 3") < text.index("no-float64 (note): a note")
     assert "remedy: Look for" in text
     assert text.splitlines()[-1] == "repeat with: the command"
@@ -197,7 +197,7 @@ def _at(*nodes, frozen=None):
 )
 def test_an_explanation_names_other_versions_where_a_node_is_wrong_on_its_own(rule, culprit, is_named):
     result = CellResult(cell=cell(), status=Status.FAILED, findings=(replace(finding(rule, "it"), culprits=(culprit,)),))
-    text = explain(result, "the command", why="onnx-ci why net::opset9-cpu")
+    text = describe_result(result, "the command", why="onnx-ci why net::opset9-cpu")
     assert ("try other versions: onnx-ci why net::opset9-cpu --versions" in text.splitlines()) == is_named
 
 
@@ -220,7 +220,7 @@ def test_a_condition_is_said_to_be_true_only_where_that_is_known(code, words):
     result = CellResult(
         cell=cell(), status=Status.FAILED, findings=(replace(finding("baked-value", "it"), culprits=(culprit,)),)
     )
-    assert f"`{code}`, {words}: it" in explain(result, "the command")
+    assert f"`{code}`, {words}: it" in describe_result(result, "the command")
 
 
 @pytest.mark.parametrize(
@@ -234,13 +234,13 @@ def test_a_condition_is_said_to_be_true_only_where_that_is_known(code, words):
 )
 def test_remedies_are_tried_for_a_file_that_is_wrong_and_not_for_one_that_differs_from_its_baseline(rules, is_named):
     result = CellResult(cell=cell(), status=Status.FAILED, findings=tuple(finding(rule, "it") for rule in rules))
-    text = explain(result, "the command", fix="onnx-ci fix net::opset9-cpu")
+    text = describe_result(result, "the command", fix="onnx-ci fix net::opset9-cpu")
     assert ("try remedies: onnx-ci fix net::opset9-cpu" in text.splitlines()) == is_named
 
 
 def test_an_explanation_shows_the_comparisons_that_matter():
     outputs = [drift(), *(drift(probe=f"n={n}") for n in range(20)), drift(probe="bad", drift=77.0)]
-    text = explain(CellResult(cell=cell(), status=Status.FAILED, outputs=tuple(outputs)), "the command")
+    text = describe_result(CellResult(cell=cell(), status=Status.FAILED, outputs=tuple(outputs)), "the command")
     assert "bad" in text
     assert "n=3" not in text
     assert "… and 20 more, in the JSON report" in text
@@ -287,7 +287,6 @@ def test_a_report_read_back_gives_the_command_that_the_run_gave(project, flags, 
     assert [repeat(each.cell) for each in results] == [then(each.cell, settings) for each in results]
 
 
-HOSTILE = "<script>|`*_[x](y)\n::error::no\n| a |\n```\n@everyone #1"
 HOSTILE = "<script>|`*_[x](y)\n::error::no\n| a |\n```\n@everyone #1 \udcff\x1b[31m"
 
 
@@ -306,11 +305,7 @@ def test_markdown_shows_text_from_outside_as_text():
 
 
 def test_markdown_escapes_each_character_once():
-    assert markdown.escape("a[0] #1 <b> & _x_") == "a&#91;0&#93; &#35;1 &lt;b&gt; &amp; &#95;x&#95;"
-
-
-def test_markdown_has_the_verdict_the_grid_and_the_failures():
-    assert markdown.escape("a_b *c*\n<d> & #1") == "a&#95;b &#42;c&#42; &lt;d&gt; &amp; &#35;1"
+    assert markdown.escape("a[0] *c*\n<b> & _x_ #1") == "a&#91;0&#93; &#42;c&#42; &lt;b&gt; &amp; &#95;x&#95; &#35;1"
 
 
 def test_markdown_has_the_verdict_the_failures_and_the_grid():
@@ -365,7 +360,7 @@ def test_what_is_shown_of_a_result_can_neither_move_the_cursor_nor_begin_a_line(
     bad = "x\r\x1b[2J\n::error::no\ud800"
     result = CellResult(cell=cell(), status=Status.FAILED, findings=(finding("crash", bad, remedy=bad),), reason=bad, log=bad)
     whole = report(result, problems=(Problem(source=bad, message=bad),), exclusions=(Exclusion(recipe=bad, reason=bad),))
-    lines = [*explain(result, "the command").splitlines(), *detail_lines(result), *summary_lines(whole)]
+    lines = [*describe_result(result, "the command").splitlines(), *detail_lines(result), *summary_lines(whole)]
     assert all(line.isprintable() for line in lines)
     assert not [line for line in lines if line.lstrip().startswith("::")]
     assert any("::error::no" in line for line in lines)
@@ -379,11 +374,6 @@ def test_the_detail_lines_of_a_result_are_its_notes_times_and_log():
         "    no-float64 (note): a note", "    1.75 s: export 1.25, run 0.50", "    | said", "    | much"
     ]  # fmt: skip
     assert detail_lines(failed()) == []  # what it was found guilty of is told already
-
-
-def test_the_conclusion_has_problems_what_did_not_run_and_the_counts():
-    whole = report(passed(), problems=(Problem(source="x.py", message="bad"),), not_run=("a",), seconds=2.0)
-    assert conclusion(whole) == ["x.py: bad", "did not run: 1 cell, first a", "1 cell: 1 passed, 1 problem in 2.0 s"]
 
 
 def test_what_is_said_of_several_lines_is_said_once():
@@ -453,11 +443,11 @@ AGREE = CpuVsGpu(name="y", errors={"PyTorch on cpu": 1e-7, "ONNX Runtime on cuda
 def test_who_stands_alone_of_four_sides_is_told_where_anybody_looks():
     said = "y: ONNX Runtime on cuda deviates from the others; errors against float64: PyTorch on cpu 1e-07, ONNX Runtime on cuda 0.5"
     wrong = dataclasses.replace(failed(device="cuda"), cpu_vs_gpu=(FOUR,))
-    assert said in explain(wrong, "repeat")
+    assert said in describe_result(wrong, "repeat")
     assert said in html.render(run_of(wrong), lambda cell: "repeat")
     right = dataclasses.replace(passed(device="cuda"), cpu_vs_gpu=(AGREE,))
     assert "y: all sides agree; errors against float64:" in "\n".join(detail_lines(right))
-    assert "agree" not in explain(dataclasses.replace(failed(device="cuda"), cpu_vs_gpu=(AGREE,)), "repeat")
+    assert "agree" not in describe_result(dataclasses.replace(failed(device="cuda"), cpu_vs_gpu=(AGREE,)), "repeat")
 
 
 def merged(**reports):
@@ -581,10 +571,10 @@ def test_reports_that_contradict_each_other_are_refused(other, said):
 
 def test_recipes_that_are_left_out_for_one_reason_share_a_line():
     many = [Exclusion(recipe=f"net{n}", reason="opset 9: old") for n in range(9)]
-    assert left_out([*many, Exclusion(recipe="other", reason="cuda: slow")]) == [
+    assert describe_exclusions([*many, Exclusion(recipe="other", reason="cuda: slow")]) == [
         "net0, net1, net2 and 6 more at opset 9: old", "other at cuda: slow",
     ]  # fmt: skip
-    assert left_out(many[:2]) == ["net0 and net1 at opset 9: old"]
+    assert describe_exclusions(many[:2]) == ["net0 and net1 at opset 9: old"]
 
 
 def test_problems_and_exclusions_of_all_runs_are_told_once():
@@ -659,18 +649,44 @@ def test_each_note_is_shown_those_at_one_line_too():
     shown = "\n".join(summary_lines(report(result)))
     assert "export-warning: " in shown
     assert "global-state: " in shown
-    assert outcome(result) == "passed (drift 1.5; 2 notes)"
+    assert describe_outcome(result) == "passed (drift 1.5; 2 notes)"
 
 
 def test_names_of_cells_move_no_cursor():
     results = [dataclasses.replace(failed(), cell=cell(source="a\x1b[2Jb.py", opset=opset)) for opset in (9, 10)]
-    assert "\x1b" not in cells_in_short(results) + outcome(results[0])
+    assert "\x1b" not in format_cells(results) + describe_outcome(results[0])
 
 
 def test_a_cell_that_passes_shows_no_row_above_its_limit():
     edge = finding("edge-mismatch", "off by 2", output="y", probe="masks empty")
     outputs = (drift(), drift(drift=70.0, probe="masks empty"))
     passes = replace(passed(), findings=(edge,), outputs=outputs)
-    assert "masks empty" not in "".join(line for line in explain(passes, "REPEAT").splitlines() if "edge" not in line)
-    assert "… and 1 more" in explain(passes, "REPEAT")
-    assert "masks empty" in explain(replace(passes, status=Status.FAILED, findings=()), "REPEAT")
+    assert "masks empty" not in "".join(line for line in describe_result(passes, "REPEAT").splitlines() if "edge" not in line)
+    assert "… and 1 more" in describe_result(passes, "REPEAT")
+    assert "masks empty" in describe_result(replace(passes, status=Status.FAILED, findings=()), "REPEAT")
+
+
+def test_the_nodes_around_a_fault_are_a_table_that_marks_what_is_at_fault():
+    line = SourceLine(file="net.py", line=7, text="<y> = x & z")
+
+    def step(node, error=None, *, is_culprit=False, can_run=True):
+        known = error is not None
+        return NodeStep(
+            node=node, is_culprit=is_culprit, can_run=can_run, source=line if known else None,
+            index=(1, 2) if known else None, file_value=1.5 + error if known else None,
+            model_value=1.5 if known else None, error=error, noise=1e-7 if known else None,
+        )  # fmt: skip
+
+    steps = [
+        step("Relu 'a'", 0.0),
+        step("Mul 'b'", 0.5, is_culprit=True),
+        step("Add 'c<'", 0.25),
+        step("Split 'd'", can_run=False),
+    ]
+    assert [re.split(r"  +", line.strip()) for line in step_lines(steps)] == [
+        ["node", "line", "error ÷ rounding", "at", "file", "model"],
+        ["Relu 'a'", "net.py:7", "0", "[1, 2]", "1.5", "1.5"],
+        [">", "Mul 'b'", "net.py:7", "5e+06", "[1, 2]", "2", "1.5"],
+        ["Add 'c<'", "net.py:7", "2.5e+06", "[1, 2]", "1.75", "1.5"],
+        ["Split 'd'", "does not run"],
+    ]

@@ -9,7 +9,7 @@ from toolbox.records import failed, passed, report
 
 from onnx_ci.config.settings import check_writable, load_settings
 from onnx_ci.errors import ConfigurationError
-from onnx_ci.report import html, junit, markdown, sarif
+from onnx_ci.report import html, junit, markdown
 from onnx_ci.results.files import as_text, check_replaceable, write_json, write_text
 from onnx_ci.results.journal import Journal, journal_of
 from onnx_ci.tools.history import page as history_page
@@ -26,7 +26,6 @@ RENDERINGS = {
     "json": as_text,
     "html": lambda run: html.render(run, command),
     "junit": lambda run: junit.render(run, command),
-    "sarif": lambda run: sarif.render(run, Path.cwd(), Path.cwd()),
     "markdown": lambda run: markdown.render(run, command),
 }
 

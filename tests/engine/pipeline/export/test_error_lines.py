@@ -7,7 +7,7 @@ import torch
 from toolbox.cells import recipe_of, run_one
 
 import onnx_ci
-from onnx_ci.report.text import sentence
+from onnx_ci.report.text import describe_finding
 
 AXES = {"x": {0: "batch", 1: "length"}}
 FLOATS = torch.linspace(-1, 1, 6).reshape(2, 3)
@@ -72,7 +72,7 @@ def error_of(model, exporter, x=FLOATS, **keywords):
 def check_line(found):
     assert found.source.file == "tests/engine/pipeline/export/test_error_lines.py"
     assert found.source.text.endswith("# the fault")
-    assert sentence(found).startswith(f"{found.source}, `{found.source.text}`: the ")
+    assert describe_finding(found).startswith(f"{found.source}, `{found.source.text}`: the ")
 
 
 @pytest.mark.parametrize("model", [Loop(), Fixed()], ids=["loop", "in a submodule"])

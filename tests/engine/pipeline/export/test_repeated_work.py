@@ -7,7 +7,6 @@ import functools
 import logging
 import pkgutil
 import sys
-from collections.abc import Callable
 
 import onnxscript
 import pytest
@@ -128,7 +127,6 @@ REPLACED = [
     ("torch._export.utils", "_collect_all_valid_cia_ops"),
     ("torch.export.decomp_utils", "_collect_all_valid_cia_ops"),
     ("torch.export.exported_program", "_collect_all_valid_cia_ops"),
-    ("torch._ops", "Callable"),
 ]
 """With the tested version of torch. If another one fails here, its exports are correct, and slower."""
 
@@ -163,11 +161,14 @@ def test_what_somebody_else_has_replaced_is_left_alone(monkeypatch):
 
 
 def test_what_is_replaced_during_an_export_stays(monkeypatch):
-    monkeypatch.setattr(torch._ops, "Callable", torch._ops.Callable)  # to be restored after the test
-    theirs = Callable[[], None]
+    from torch.onnx._internal.exporter import _schemas
+
+    read = _schemas.op_signature_from_function
+    monkeypatch.setattr(_schemas, "op_signature_from_function", read)  # to be restored after the test
+    theirs = functools.partial(read)
     with done_once():
-        torch._ops.Callable = theirs
-    assert torch._ops.Callable is theirs
+        _schemas.op_signature_from_function = theirs
+    assert _schemas.op_signature_from_function is theirs
 
 
 def test_a_version_without_these_names_exports_the_same(export, monkeypatch):
@@ -185,7 +186,6 @@ def test_a_version_without_these_names_exports_the_same(export, monkeypatch):
     assert other is not repeated_work
     with other.done_once():
         assert TracedOnnxFunction.function_ir is cached
-        assert torch._ops.Callable is not Callable
         assert export(torch.relu) == plain
 
 

@@ -13,8 +13,8 @@ import torch
 from toolbox.cells import rules, run_one
 
 import onnx_ci
-from onnx_ci.environment.plugins import EXPORTERS
 from onnx_ci.errors import EnvironmentLacksError
+from onnx_ci.plugins import EXPORTERS
 from onnx_ci.recipes.models.torchvision_models import import_torchvision
 
 NAMES, TEXT = ["input_ids", "attention_mask"], {0: "batch", 1: "length"}

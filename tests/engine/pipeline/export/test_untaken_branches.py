@@ -9,8 +9,8 @@ import torch
 from toolbox.cells import recipe_of, rules, run_one
 
 import onnx_ci
+from onnx_ci.pipeline.export.exporter_warnings import judge_branches, without_those_at
 from onnx_ci.pipeline.export.handling import Handling, handling_of
-from onnx_ci.pipeline.export.untaken_branches import judge_branches, without_those_at
 from onnx_ci.pipeline.inputs.branches import UntakenBranch
 from onnx_ci.pipeline.inputs.conditions import Condition
 from onnx_ci.processes.capture import Notice

@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper
 from toolbox.cells import Total, recipe_of, run_one
 
 import onnx_ci
-from onnx_ci.report.text import sentence
+from onnx_ci.report.text import describe_finding
 
 DYNAMIC = {"dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
 FLOATS = torch.linspace(-1, 1, 8).reshape(2, 4)
@@ -133,7 +133,7 @@ def test_a_loop_says_how_often_it_runs():
     (culprit,) = found["baked-value"].culprits
     loop = "for i in range(x.shape[0]):"
     assert (culprit.source.text, culprit.frozen.here, culprit.frozen.on_example) == (loop, (4.0,), (3.0,))
-    assert sentence(found["baked-value"]).startswith(
+    assert describe_finding(found["baked-value"]).startswith(
         f"{culprit.source}, `{loop}`, which uses 4 here and 3 on the example: output 'y'"
     )
     (culprit,) = found["baked-shape"].culprits  # the file fails on one row, as the model does with three rounds
@@ -171,7 +171,7 @@ def test_what_a_line_gives_is_counted():
         "rows = x.unbind(0)  # the fault",
         onnx_ci.Frozen(kind=onnx_ci.FrozenKind.TENSORS, here=(3.0,), on_example=(2.0,)),
     )
-    assert "which gives 3 tensors here and 2 on the example: onnxruntime fails" in sentence(found)
+    assert "which gives 3 tensors here and 2 on the example: onnxruntime fails" in describe_finding(found)
 
 
 class Written(torch.nn.Module):
@@ -212,7 +212,7 @@ def test_where_only_torchs_modules_run_the_recipe_is_named():
     (culprit,) = errors(run_one(recipe, opsets="10"))[0].culprits
     assert (culprit.module, culprit.source) == ("1", None)
     assert (culprit.recipe.file, culprit.recipe.line) == ("tests/engine/pipeline/locate/test_culprits.py", recipe.line)
-    assert f"Resize '/1/Resize' in 1 of the model that {culprit.recipe} builds: " in sentence(
+    assert f"Resize '/1/Resize' in 1 of the model that {culprit.recipe} builds: " in describe_finding(
         errors(run_one(recipe, opsets="10"))[0]
     )
 
@@ -221,7 +221,7 @@ def test_an_error_of_the_exporter_in_torchs_modules_names_the_recipe_and_no_line
     recipe = of(torch.nn.Sequential(torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(5)), torch.randn(2, 2, 6, 6))
     (error,) = errors(run_one(recipe, opsets="9", isolation="fork"))  # in this process, this line would be the innermost
     assert error.source is None
-    assert sentence(error).startswith(
+    assert describe_finding(error).startswith(
         "torch.nn.functional.adaptive_avg_pool2d in 1 of the model that tests/engine/pipeline/locate/"
     )
 
@@ -540,7 +540,7 @@ def test_two_planted_faults_are_both_found(exported):
     found = next(each for each in errors(result) if each.output)
     assert [each.nodes[0].partition(" ")[0] for each in found.culprits] == ["Conv", "Softmax"]
     other = found.culprits[1].source
-    assert f"in {found.culprits[0].module}, and {other}: output 'y' at " in sentence(found)
+    assert f"in {found.culprits[0].module}, and {other}: output 'y' at " in describe_finding(found)
 
 
 @pytest.mark.slow
@@ -580,7 +580,7 @@ def test_the_steps_are_right_before_the_fault_and_grow_wrong_from_there():
     found = next(each for each in errors(onnx_ci.verify(wrong.SerializeToString(), recipe, opset=13)) if each.steps)
     at_fault = next(number for number, step in enumerate(found.steps) if step.is_culprit)
     before, culprit, after = found.steps[:at_fault], found.steps[at_fault], found.steps[at_fault + 1 :]
-    assert before and all(step.drift < 16 and step.operator and step.source is not None for step in before)
+    assert before and all(step.drift < 16 and step.source is not None for step in before)
     assert (culprit.node.partition(" ")[0], culprit.operator) == ("Div", "aten.mul")
     assert culprit.drift > 1000
     assert culprit.file_value == pytest.approx(culprit.model_value / 9, rel=1e-5)

@@ -9,7 +9,7 @@ from toolbox.cells import run_one
 
 import onnx_ci
 from onnx_ci.pipeline.run.onnxruntime import passes_that_change
-from onnx_ci.report.text import sentence
+from onnx_ci.report.text import describe_finding
 
 # ONNX Runtime 1.31 fuses a cast and a transpose into a product with a vector, and forgets the transpose.
 WRONG = "MatmulTransposeFusion"
@@ -40,7 +40,7 @@ def recipe():
 def test_the_one_pass_of_many_that_is_wrong_is_named_and_switching_it_off_repairs_it(recipe, tmp_path):
     (found,) = (each for each in run_one(recipe).findings if each.severity is onnx_ci.Severity.ERROR)
     assert (found.rule, found.optimizer_passes) == ("runtime-disagreement", (WRONG,))
-    assert f"the fault of its optimizer's {WRONG}" in sentence(found)
+    assert f"the fault of its optimizer's {WRONG}" in describe_finding(found)
     assert f"disabled_optimizers=['{WRONG}']" in found.remedy
     path = onnx_ci.export(recipe, opset=13, path=tmp_path / "product.onnx").path
     applied = passes_that_change(path)

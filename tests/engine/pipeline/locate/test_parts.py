@@ -6,7 +6,7 @@ import torch
 from toolbox.cells import recipe_of, run_one
 
 import onnx_ci
-from onnx_ci.report.text import sentence
+from onnx_ci.report.text import describe_finding
 
 NAMES = {"input_names": ["x"], "output_names": ["y"]}
 
@@ -38,7 +38,7 @@ def test_the_function_that_makes_a_file_invalid_is_named_with_its_line():
     (culprit,) = found.culprits
     assert (culprit.operators, culprit.nodes, culprit.module) == (("torch.Tensor.cumsum",), (), "")
     assert culprit.source.text.startswith("truths = (hidden > 0.5).cumsum(1)")
-    assert "`truths = (hidden > 0.5).cumsum(1)" in sentence(found)
+    assert "`truths = (hidden > 0.5).cumsum(1)" in describe_finding(found)
     # What follows from it is told with it.
     assert only_error(result, "load-error").culprits == found.culprits
 

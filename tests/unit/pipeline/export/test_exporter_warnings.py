@@ -1,15 +1,14 @@
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 import torch
 
 from onnx_ci import Severity
-from onnx_ci.pipeline.export.exporter_warnings import KNOWN_WARNINGS, judge_warnings
+from onnx_ci.pipeline.export.exporter_warnings import judge_warnings
 from onnx_ci.processes.capture import Notice
-from onnx_ci.report.text import sentence
+from onnx_ci.report.text import describe_finding
 
 BRANCH = "Converting a tensor to a Python boolean might cause the trace to be incorrect. We can't record the data flow."
 
@@ -63,7 +62,7 @@ def test_a_warning_is_told_once_a_place_and_dropped_where_the_recipe_allows_it()
     here = {"filename": str(Path.cwd() / "net.py"), "line": 7}
     (found,) = judged(BRANCH, BRANCH, **here)
     assert (found.source.file, found.source.line) == ("net.py", 7)
-    assert sentence(found).startswith("net.py:7: a value that may vary is frozen into the file: Converting a tensor")
+    assert describe_finding(found).startswith("net.py:7: a value that may vary is frozen into the file: Converting a tensor")
     assert judged(BRANCH, allowed=["Python bool"], **here) == []
     assert judged(BRANCH, allowed=["may vary is frozen"], **here) == []  # what the finding says is the warning, too
     assert len(judged(BRANCH, allowed=["not folded"], **here)) == 1
@@ -85,9 +84,3 @@ def test_a_warning_in_a_library_is_told_at_the_line_of_the_project_that_leads_th
     (alone,) = judged(BRANCH, filename=library[0], line=library[1], stack=[library])
     assert Path(alone.source.file).resolve() == Path(pytest.__file__).resolve()
     assert (alone.source.line, alone.source.library) == (3, "")
-
-
-def test_the_table_is_ordered_from_errors_to_notes():
-    severities = [known.severity for known in KNOWN_WARNINGS]
-    assert severities == sorted(severities)
-    assert all(isinstance(known.pattern, re.Pattern) for known in KNOWN_WARNINGS)

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from onnx_ci.cache.variables import variables
-from onnx_ci.environment.torch_variables import NVML_CHECK
+from onnx_ci.environment.this_process import NVML_CHECK
 from onnx_ci.pipeline.model import devices
 from onnx_ci.pipeline.model import live_model as calls
 from onnx_ci.pipeline.model.devices import exact_arithmetic, missing_device, ran_out_of_memory

@@ -11,7 +11,7 @@ import pytest
 
 import onnx_ci
 
-ASK = "import sys; from onnx_ci.environment.libraries import is_installed; print(is_installed(sys.argv[1]))"
+ASK = "import sys; from onnx_ci.owners import is_installed; print(is_installed(sys.argv[1]))"
 
 
 @pytest.fixture

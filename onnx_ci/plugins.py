@@ -56,6 +56,8 @@ class PluginKind(Collection[str]):
     versioned: Mapping[str, str] = field(default_factory=dict)
     """Those that can be named with another version than the installed one, such as ``onnxruntime@1.18``, each with the class
     that is called with the version, in the form of an entry point."""
+    distributions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The distributions of which those of ours need one, by name. The first has the name of the package that is imported."""
 
     def __contains__(self, name: object) -> bool:
         if isinstance(name, str) and version_in_name(name):
@@ -133,6 +135,7 @@ RUNTIMES = PluginKind(
         "openvino": "onnx_ci.pipeline.run.openvino:OpenVinoRuntime",
     },
     versioned={"onnxruntime": "onnx_ci.tools.versions.other_version:OtherOnnxRuntime"},
+    distributions={"onnxruntime": ("onnxruntime", "onnxruntime-gpu"), "openvino": ("openvino",)},
 )
 
 EXPORTERS = PluginKind(

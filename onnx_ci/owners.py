@@ -1,9 +1,10 @@
-"""Tells libraries, whose files count by version, from the project, whose files count by content."""
+"""Whose code a file or a module is: the project's, a library's, or that of Python and of the packages that judge models."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import enum
 import functools
 import importlib.util
 import os
@@ -19,6 +20,57 @@ LIBRARIES = frozenset(
     {"torch", "torchvision", "functorch", "torchgen", "onnx", "onnxruntime", "onnxscript", "onnx_ir", "numpy", "onnx_ci"}
 )
 """Packages that are never part of a project. They count by version and, if used from a checkout, also by their files."""
+
+_TOOLCHAIN = ("torch", "onnx", "onnx_ir", "onnxscript", "onnx_ci")
+_OF_PACKAGES = frozenset({"site-packages", "dist-packages"})
+"""Names of folders with installed packages. An environment can use such a folder of another one without listing it."""
+
+
+class Owner(enum.Enum):
+    """Whose code a file is."""
+
+    PROJECT = enum.auto()
+    LIBRARY = enum.auto()
+    """That of an installed package."""
+    TOOLCHAIN = enum.auto()
+    """That of Python, of a package that exports and judges models, such as torch, or code in no file."""
+
+
+@functools.lru_cache(maxsize=65536)
+def owner_of(file: str) -> Owner:
+    """Whose code a file is, wherever the packages of its owner are imported from."""
+    if not file or file.startswith("<"):  # "<string>" is generated code
+        return Owner.TOOLCHAIN
+    paths = (file, os.path.realpath(file))
+    if any(path.startswith(_folders_of(_TOOLCHAIN)) for path in paths):
+        return Owner.TOOLCHAIN
+    if package_folder(file) is None and any(path.startswith(_folder("stdlib")) for path in paths):
+        return Owner.TOOLCHAIN
+    others = (*_folders_of(tuple(LIBRARIES)), _folder("scripts"))
+    if package_folder(file) is not None or is_installed(file) or any(path.startswith(others) for path in paths):
+        return Owner.LIBRARY
+    return Owner.PROJECT
+
+
+def package_folder(file: str) -> Path | None:
+    """The innermost folder of installed packages that contains a file."""
+    return next((folder for folder in Path(file).parents if folder.name in _OF_PACKAGES), None)
+
+
+@functools.cache
+def _folders_of(packages: tuple[str, ...]) -> tuple[str, ...]:
+    """The beginnings of the paths of packages' files, also of those that are used from a checkout."""
+    folders = set()
+    for name in packages:
+        with contextlib.suppress(ImportError, ValueError, AttributeError):  # it is not as Python imports modules
+            if (spec := importlib.util.find_spec(name)) is not None and spec.origin is not None:
+                folders.add(os.path.dirname(spec.origin))  # noqa: PTH120
+    return tuple({f"{path}{os.sep}" for folder in folders for path in (folder, os.path.realpath(folder))})
+
+
+def _folder(name: str) -> str:
+    return f"{sysconfig.get_path(name)}{os.sep}"
+
 
 MODULE_FILE_ENDINGS = (".py", ".pyc", ".so", ".pyd")
 _COMPILED_BY_PYTEST = re.compile(r"(?P<folder>.*[/\\])__pycache__[/\\](?P<module>[^/\\]+?)\.\w+-\d+-pytest-[^/\\]+\.pyc")
@@ -69,14 +121,6 @@ def is_library(module: str) -> bool:
         origin = getattr(namespace_of(loaded).get("__spec__"), "origin", None)
         return module in sys.builtin_module_names or origin in ("built-in", "frozen")
     return is_installed(file)
-
-
-def is_library_file(file: str) -> bool:
-    """Whether a file is installed, or belongs to one of :data:`LIBRARIES` wherever that is imported from."""
-    if is_installed(file):
-        return True
-    origins = (file_of(sys.modules.get(name)) for name in LIBRARIES)
-    return any(origin is not None and file.startswith(str(Path(origin).parent) + os.sep) for origin in origins)
 
 
 def file_of(module: object) -> str | None:

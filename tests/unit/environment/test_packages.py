@@ -2,7 +2,7 @@ import ctypes
 
 import pytest
 
-from onnx_ci.environment.nvidia import newest_cuda
+from onnx_ci.environment.packages import newest_cuda
 
 
 class Driver:

@@ -12,7 +12,7 @@ import torch
 from toolbox.projects import RIGHT
 
 import onnx_ci
-from onnx_ci.environment.torch_variables import NVML_CHECK
+from onnx_ci.environment.this_process import NVML_CHECK
 
 COMMANDS = (["onnx_ci", "list"], ["pytest", "-p", "no:cacheprovider", "--onnx-export", "--collect-only", "-s"])
 VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", NVML_CHECK)

@@ -1,8 +1,9 @@
-"""Environment variables of torch and of the libraries that it uses."""
+"""What holds for this process: the variables that torch and its libraries read, and whether coverage.py measures it."""
 
 from __future__ import annotations
 
 import os
+import sys
 
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 _SPIN_COUNT, _WAIT_POLICY = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"
@@ -23,3 +24,10 @@ def set_torch_variables() -> None:
     os.environ.setdefault(NVML_CHECK, "1")
     if _WAIT_POLICY not in os.environ:
         os.environ.setdefault(_SPIN_COUNT, _SPINS)
+
+
+def patches_of_coverage() -> set[str] | None:
+    """The setting ``run:patch`` of the running measurement of coverage.py; ``None`` if nothing is measured."""
+    coverage = sys.modules.get("coverage")
+    current = None if coverage is None else coverage.Coverage.current()
+    return None if current is None else set(current.get_option("run:patch") or ())

@@ -9,9 +9,9 @@ import pytest
 from toolbox.distributions import TINY_ONNX, TINY_ONNX_CODE, install
 
 from onnx_ci.environment.packages import require_plugins
-from onnx_ci.environment.plugins import EXPORTERS, RUNTIMES, STAGES
 from onnx_ci.environment.versions import versions
 from onnx_ci.errors import ConfigurationError, EnvironmentLacksError
+from onnx_ci.plugins import EXPORTERS, RUNTIMES, STAGES
 
 NUMBERS = itertools.count()
 
