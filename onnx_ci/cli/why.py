@@ -72,7 +72,7 @@ def why(
         _show_rules(target)
         sys.exit(ExitCode.PASSED)
     if not (set(":./") & set(target) or Path(target).exists()) and (nearest := did_you_mean(target, RULES)):
-        raise ConfigurationError(f"there is no rule {target!r}{nearest}, and no such file")
+        raise ConfigurationError(f"there is no file and no rule {target!r}{nearest}")
     settings = settings_from(flags | {"cache": OFF, "locate": "true"})
     subject = cell_or_file(target, settings, paths)
     if isinstance(subject, NamedCell):
