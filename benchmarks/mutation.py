@@ -605,9 +605,7 @@ def study(name: str, options: argparse.Namespace) -> None:
     logging.disable()
     recipe = mixed()[name]
     cell = Cell(source="benchmarks", recipe=name, exporter=default_exporter(options.opset), opset=options.opset, device="cpu")
-    task = task_of(
-        cell, recipe, load_settings(find_root(Path.cwd()), flags={"max_drift": options.max_drift, "skip_stages": ("locate",)})
-    )
+    task = task_of(cell, recipe, load_settings(find_root(Path.cwd()), flags={"max_drift": options.max_drift, "locate": False}))
     planter = Planter()
     with Engine() as engine, mock.patch.object(cell_module, "export", planter):
         clean = decide(engine.run_cell(task))

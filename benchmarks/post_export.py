@@ -39,7 +39,8 @@ from onnx_ci.config.settings import find_root, load_settings
 from onnx_ci.engine import cell as cell_module
 from onnx_ci.engine.one_process import Engine
 from onnx_ci.environment.versions import version_of
-from onnx_ci.matrix.plan import CellTask, DriftLimit, task_of
+from onnx_ci.matrix.drift_limit import DriftLimit
+from onnx_ci.matrix.plan import CellTask, task_of
 from onnx_ci.opsets import default_exporter
 from onnx_ci.pipeline.export.exporter import Artifact, Export
 from onnx_ci.pipeline.inputs.random_values import random_like

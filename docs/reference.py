@@ -207,6 +207,7 @@ def settings() -> str:
 def _setting(option: Option) -> str:
     value = "" if option.is_switch else f"={option.metavar}"
     spellings = f"`--{option.name}{value}` · pytest `--onnx-{option.name}{value}` · `{option.variable}`"
+    spellings = spellings if option.has_flag else "In `pyproject.toml` only"
     return f"### `{option.name}`\n\n{prose(option.help)}\n\n{spellings}\n\n"
 
 
@@ -458,7 +459,7 @@ _RULES = """\
 # Rules
 
 Everything that a cell can break, in the order in which it is checked. Each page explains a rule, with an example that breaks it
-and how to fix it; `onnx-ci rules RULE` prints it. An error fails the cell, a warning marks it, and a note is only reported. A
+and how to fix it; `onnx-ci why RULE` prints it. An error fails the cell, a warning marks it, and a note is only reported. A
 recipe's [`expect`](../reference/recipe.md#expect) declares a rule as a known failure, and
 [`allow`](../reference/recipe.md#allow) turns it into a note.
 

@@ -32,7 +32,6 @@ from onnx_ci.report.written import written_files
 from onnx_ci.results.files import write_json
 from onnx_ci.results.records import Cell, CellResult, SettingSource
 from onnx_ci.results.run_report import RunReport
-from onnx_ci.results.stages import SKIPPABLE_STAGES
 
 Words = str | Iterable[str]
 """A list of words, or a string of words separated by commas."""
@@ -45,9 +44,7 @@ class FileOptions(TypedDict, total=False):
     """The settings that affect any file that is judged."""
 
     max_drift: float | str
-    rtol: float | str
-    atol: float | str
-    allow: Words
+    rules: Words | Mapping[str, Any]
     inputs: Paths
     isolation: str
     timeout: float | str
@@ -58,17 +55,13 @@ class VerifyOptions(FileOptions, total=False):
     """The settings that affect a single cell. Each takes the values that its flag or ``pyproject.toml`` takes."""
 
     runtimes: Words
-    operators: Words
-    max_ir_version: int | str
-    static: bool
     weights: str | Mapping[str, str]
-    rules: Words | Mapping[str, Any]
     strict: bool
-    skip_stages: Words
+    effort: str
+    locate: bool
     jobs: int
     baseline: str
     baseline_folder: str | Path
-    baseline_policy: str | Mapping[str, str]
     baseline_limits: str | Mapping[str, float]
 
 
@@ -144,7 +137,7 @@ def export(
     settings = settings_of({}, ())
     scope = scope_of(_found(recipe, settings), settings)
     task = task_of(_cell(scope, opset, exporter, device), recipe, settings)
-    task = dataclasses.replace(task, skip_stages=SKIPPABLE_STAGES)
+    task = dataclasses.replace(task, is_quick=True)
     with contextlib.ExitStack() as after_failure:
         if path is None:
             folder = tempfile.mkdtemp(prefix="onnx-ci-")

@@ -184,12 +184,9 @@ COMMANDS = PluginKind(
         "list": "onnx_ci.cli.list:list_cells",
         "why": "onnx_ci.cli.why:why",
         "verify": "onnx_ci.cli.verify:verify",
-        "check": "onnx_ci.cli.check:check",
         "baseline": "onnx_ci.cli.baseline:baseline",
         "report": "onnx_ci.cli.report:show_report",
         "matrix": "onnx_ci.cli.matrix:print_matrix",
-        "rules": "onnx_ci.cli.rules:rules",
-        "cache": "onnx_ci.cli.cache:show_cache",
         "config": "onnx_ci.cli.config:config",
     },
 )

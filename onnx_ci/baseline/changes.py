@@ -35,7 +35,7 @@ class Change:
     """One difference between two entries."""
 
     kind: str
-    """A key of :data:`onnx_ci.config.values.BASELINE_POLICY`."""
+    """One of :data:`onnx_ci.results.rules.BASELINE_CHANGES`."""
     text: str
     is_harmless: bool = False
     """Whether it is a note at most: an improvement, or values that now depend on rounding and therefore on the machine."""
@@ -220,7 +220,7 @@ def _drift(former_names: Mapping[str, str], old: Entry, new: Entry, limits: Limi
     for name, former_name in former_names.items():
         before, now = old.get(("values", former_name, "drift")), new.get(("values", name, "drift"))
         if before is not None and now is not None and not same_drift(before, now, limits):
-            yield Change(kind="drift", text=f"drift of {name!r} {before:.3g} → {now:.3g}", is_harmless=now < before)
+            yield Change(kind="output-drift", text=f"drift of {name!r} {before:.3g} → {now:.3g}", is_harmless=now < before)
 
 
 def same_drift(old: float, new: float, limits: Limits) -> bool:
@@ -252,7 +252,7 @@ def _values(former_names: Mapping[str, str], old: Entry, new: Entry, limits: Lim
     for name, former_name in former_names.items():
         before, now = old.get(("values", former_name, "noise")), new.get(("values", name, "noise"))
         if before is not None and now is not None and not _within_factor(before, now, limits["noise"]):
-            yield Change(kind="drift", text=f"noise of {name!r} {before:.3g} → {now:.3g}", is_harmless=now < before)
+            yield Change(kind="output-drift", text=f"noise of {name!r} {before:.3g} → {now:.3g}", is_harmless=now < before)
 
 
 def _changed_values(name: str, former_name: str, old: Entry, new: Entry, noises: float) -> str:

@@ -21,7 +21,7 @@ from onnx_ci.environment.versions import versions
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.opsets import format_opsets
 from onnx_ci.results.records import Cell, CellEvidence, CellResult, ExportFacts, Finding, SettingSource, Severity, Status
-from onnx_ci.results.rules import finding
+from onnx_ci.results.rules import BASELINE_CHANGES, finding
 from onnx_ci.text import count
 
 _CLOSE = 0.25
@@ -103,7 +103,7 @@ class Baselines:
         old = None if recorded is None else recorded.cells.get(Place.of(cell))
         command = record_with_cli(cell, self._settings)
         if old is None:
-            if is_clean and (severity := self._severity("missing")):
+            if is_clean and (severity := self._severity(cell.recipe, "missing")):
                 remedy = f"Record it, review what is recorded and commit it: {command}"
                 message = _missing(cell, recorded)
                 yield finding("baseline-missing", message, severity=severity, remedy=remedy, baseline_change="missing")
@@ -115,19 +115,17 @@ class Baselines:
         packages = changed_versions(old, new)
         remedy = f"If the change is intended, record it, review the difference and commit it: {command}"
         for change in changed:
-            if severity := self._severity(change.kind, is_harmless=change.is_harmless):
+            if severity := self._severity(cell.recipe, change.kind, is_harmless=change.is_harmless):
                 message = f"{change.text}; meanwhile {packages}" if packages else change.text
                 yield finding("baseline-drift", message, severity=severity, remedy=remedy, baseline_change=change.kind)
-        if packages and not changed and (severity := self._severity("versions")):
+        if packages and not changed and (severity := self._severity(cell.recipe, "versions")):
             message = f"{packages}, and nothing else changed"
             yield finding("baseline-drift", message, severity=severity, remedy=remedy, baseline_change="versions")
 
-    def _severity(self, kind: str, *, is_harmless: bool = False) -> Severity | None:
-        """The severity of a change by the project's policy; ``None`` if it is ignored."""
-        policy = self._settings.baseline_policy[kind]
-        if policy == "ignore":
-            return None
-        return Severity.NOTE if is_harmless else Severity(policy)
+    def _severity(self, recipe: str, kind: str, *, is_harmless: bool = False) -> Severity | None:
+        """The severity of a kind of change, which the project may have declared; ``None`` if it is ignored."""
+        severity = self._settings.severities_for(recipe).get(f"baseline-{kind}", BASELINE_CHANGES[kind])
+        return Severity.NOTE if is_harmless and severity else severity
 
     # --- recording
 

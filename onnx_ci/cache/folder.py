@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx_ci.results.json_data import from_json
+from onnx_ci.text import count
 from onnx_ci.whole_files import ABANDONED_AFTER, UNFINISHED, read_regular, remove_unfinished, write_whole
 
 LIMIT_BYTES = 256 * 2**20
@@ -46,6 +47,12 @@ class LastRun:
     """The number of cells with a verdict from the cache."""
     ran: Mapping[str, int]
     """The number of the other cells, by the reason why they ran."""
+
+    def __str__(self) -> str:
+        """``34 cells from the cache; 2 ran: model.py changed``."""
+        most_frequent_first = sorted(self.ran, key=lambda reason: (-self.ran[reason], reason))
+        reasons = [f"{self.ran[reason]} ran: {reason}" for reason in most_frequent_first]
+        return "; ".join([f"{count(self.cached, 'cell')} from the cache", *reasons])
 
 
 class Folder:
@@ -105,10 +112,6 @@ class Folder:
         with contextlib.suppress(OSError):
             (self.path / name).unlink()
 
-    def verdicts(self) -> int:
-        """The number of verdicts. Some may no longer hold."""
-        return len(self.files(VERDICT))
-
     def size(self) -> int:
         """The total size of the files, in bytes."""
         return sum(status.st_size for status in self.files(*_ALL).values())
@@ -120,13 +123,6 @@ class Folder:
         except DAMAGE:
             return None
         return run
-
-    def clear(self) -> int:
-        """Remove the files of the cache, and no others. Returns the number of verdicts among them."""
-        verdicts = self.verdicts()
-        for name in self.files(*_ALL):
-            self.remove(name)
-        return verdicts
 
     def keep_limit(self) -> None:
         """Remove the oldest files beyond the limit, snapshots that no entry needs, and unfinished files of dead runs."""

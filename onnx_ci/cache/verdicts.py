@@ -43,7 +43,7 @@ from onnx_ci.results.rules import DEATHS, RULES
 SCHEMA = 2
 """The version of the layout and of the meaning of entries."""
 NOT_RUN_BEFORE = "no verdict on it is kept"
-_APPLIED_LATER = frozenset({"allow", "rules", "strict"})
+_APPLIED_LATER = frozenset({"rules", "strict"})
 """Settings that the verdict applies to the evidence in each run."""
 _MOST_OF_A_CELL = 8
 """How many entries a cell has, for a user who switches between branches."""
@@ -199,7 +199,6 @@ class VerdictCache:
             if option.name not in _APPLIED_LATER and value not in (None, ()):
                 texts[option.name] = option.kind.show(value)
         texts["weights"] = settings.weights_for(cell.recipe) or ""
-        texts["allow untaken-branch"] = "true" if "untaken-branch" in settings.allow else ""
         return {name: text for name, text in texts.items() if text}
 
     # --- entries ----------------------------------------------------------------------------------------------------------

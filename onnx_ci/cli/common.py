@@ -17,7 +17,7 @@ import click
 from onnx_ci.cache.verdicts import VerdictCache
 from onnx_ci.cli.grouped_help import GroupedOption
 from onnx_ci.cli.output import lasting_output
-from onnx_ci.config.options import OPTIONS, Group, joined
+from onnx_ci.config.options import FLAGS, Group, joined
 from onnx_ci.config.settings import Settings, find_root, load_settings
 from onnx_ci.config.values import OFF
 from onnx_ci.engine.recipes import Recipes
@@ -57,7 +57,7 @@ def options_of(*names: str, paths: bool = True, takes_all: bool = False) -> Call
     """
 
     def decorate(command: Command) -> Command:
-        for option in reversed(OPTIONS):
+        for option in reversed(FLAGS):
             is_shown = not names or option.name in names
             if is_shown or takes_all:
                 keywords: dict[str, Any] = {"flag_value": "true"} if option.is_switch else {"metavar": option.metavar}

@@ -13,8 +13,7 @@ from onnx_ci.cli.common import options_of, settings_from, with_exit_code
 from onnx_ci.cli.grouped_help import GroupedCommand
 from onnx_ci.collection.discovery import all_recipe_files, relative_source
 from onnx_ci.collection.static_check import lint
-from onnx_ci.config.schema import tool_schema
-from onnx_ci.config.settings import Settings, find_root, read_settings
+from onnx_ci.config.settings import Settings, find_root, read_settings, tool_schema
 from onnx_ci.errors import ExitCode, OnnxCiError
 from onnx_ci.results.json_data import to_json
 from onnx_ci.results.records import Problem

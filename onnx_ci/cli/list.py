@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import click
 
+from onnx_ci.cache.folder import Folder
 from onnx_ci.cache.verdicts import VerdictCache
 from onnx_ci.cli.common import find_recipes, options_of, settings_from, show_problems, with_exit_code, with_no_cache
 from onnx_ci.cli.grouped_help import GroupedCommand
@@ -29,7 +30,7 @@ from onnx_ci.text import one_line
 
 @click.command(name="list", cls=GroupedCommand)
 @options_of()
-@click.option("--why", is_flag=True, help="Also show what is left out, and why.")
+@click.option("--why", is_flag=True, help="Also show what is left out and why, and why the cells of the last run ran.")
 @click.option("-v", "--verbose", is_flag=True, help="Build each model, and show its inputs and which values they get.")
 @with_no_cache("Import every recipe file; same as --cache=off.")
 @with_exit_code
@@ -62,6 +63,8 @@ def list_cells(paths: tuple[Path, ...], why: bool, verbose: bool, **flags: str |
             click.echo(f"    {one_line(line)}")
     for line in _left_out(recipes, choice, settings, durations) if why else ():
         click.echo(one_line(f"left out {line}"))
+    if why and settings.cache_folder is not None and (run := Folder(settings.cache_folder).last_run()) is not None:
+        click.echo(one_line(f"last run: {run}"))
     show_problems(recipes.problems)
     if not cells:
         reason = why_nothing_ran(scopes, settings, is_planned=False)

@@ -1,4 +1,4 @@
-"""``onnx-ci verify``: judge an existing file."""
+"""``onnx-ci verify``: judge existing files, with or without a recipe."""
 
 from __future__ import annotations
 
@@ -10,49 +10,67 @@ from typing import NoReturn
 import click
 
 from onnx_ci.cli.common import find_recipes, options_of, recipe_named, settings_from, style, with_colour, with_exit_code
+from onnx_ci.cli.file_check import check_files
 from onnx_ci.cli.grouped_help import GroupedCommand
 from onnx_ci.report.text import describe_outcome, describe_result
 from onnx_ci.results.verdict import exit_code
 from onnx_ci.text import one_line
 
+_OF_EVERY_FILE = ("rules", "isolation", "timeout", "memory-limit")
+_OF_A_RECIPE = ("recipe-files", "packages", "runtimes", "weights", "max-drift", "inputs", "report", "save-inputs")
+
 
 @click.command(cls=GroupedCommand)
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--recipe", "name", required=True, metavar="NAME", help="The recipe that the file is an export of.")
+@click.option("--recipe", "name", metavar="NAME", help="The recipe that FILE is an export of.")
 @click.option("--opset", type=int, metavar="N", help="The opset that the file should have. Default: the opset of the file.")
-@click.option("--device", default="cpu", show_default=True, metavar="DEVICE", help="Where to run the file.")
+@click.option("--device", metavar="DEVICE", help="Where to run the file. Default: cpu.")
 @click.option("--exporter", metavar="NAME", help="torchscript or dynamo. Default: the opset's default exporter.")
 @click.option(
     "--stage", metavar="NAME", help="The stage in the recipe's then= that made the file. Default: none, the exporter did."
 )
-@options_of(
-    "recipe-files", "packages", "runtimes", "weights", "max-drift", "rtol", "atol", "allow", "inputs", "report", "save-inputs"
-)
+@click.option("--no-load", is_flag=True, help="Without a recipe, do not load the files with ONNX Runtime.")
+@options_of(*_OF_EVERY_FILE, *_OF_A_RECIPE)
 @with_colour
 @with_exit_code
 def verify(
     file: Path,
-    name: str,
+    name: str | None,
     opset: int | None,
-    device: str,
+    device: str | None,
     exporter: str | None,
     stage: str | None,
+    no_load: bool,
     paths: tuple[Path, ...],
     **flags: str | None,
 ) -> NoReturn:
-    r"""Judge an existing ONNX file as an export of a recipe.
+    r"""Judge existing ONNX files, as an export of a recipe or without one.
 
-    The recipe is searched for in PATHS, or in the project's recipe files. The file must contain the recipe's own weights. It
-    may be optimized or converted: a difference that the rounding of float16, bfloat16, int8 or int4 explains is a note. With
-    --stage, the file is judged as a run judges the file of that stage.
+    With --recipe, FILE is judged as an export of that recipe, which is searched for in PATHS, or in the project's recipe files.
+    The file must contain the recipe's own weights. It may be optimized or converted: a difference that the rounding of float16,
+    bfloat16, int8 or int4 explains is a note. With --stage, the file is judged as a run judges the file of that stage.
+
+    Without a recipe, FILE and PATHS are files. Each must pass onnx.checker with full shape inference, have its external data
+    next to it, contain no absolute paths and no probe weights, and load in ONNX Runtime. What it computes is not compared with
+    anything.
 
     \b
     Examples:
       onnx-ci verify lstm.onnx --recipe=lstm
       onnx-ci verify resnet.onnx --recipe=resnet18 --weights=resnet18=trained.pt recipes
-      onnx-ci verify optimized.onnx --recipe=lstm --allow=foreign-domain
+      onnx-ci verify optimized.onnx --recipe=lstm --rules=foreign-domain=note
       onnx-ci verify int8.onnx --recipe=quantized --stage=int8-static
+      onnx-ci verify --no-load models/*.onnx               without a recipe, and without ONNX Runtime
+      onnx-ci verify --rules=absolute-path=note model.onnx dynamo writes paths into every node
     """
+    own = {"opset": opset, "device": device, "exporter": exporter, "stage": stage}
+    if name is None:
+        of_recipe = own | {name: flags[name.replace("-", "_")] for name in _OF_A_RECIPE}
+        if given := next((name for name, value in of_recipe.items() if value is not None), None):
+            raise click.UsageError(f"--{given} is about the export of a recipe; name it: --recipe=NAME")
+        sys.exit(check_files([file, *paths], settings_from(flags), load=not no_load))
+    if no_load:
+        raise click.UsageError("--no-load is about files without a recipe")
     settings = settings_from(flags)
     from onnx_ci.api import verify_recipe
 
@@ -64,7 +82,7 @@ def verify(
             name,
             opset=opset,
             exporter=exporter,
-            device=device,
+            device=device or "cpu",
             stage=stage,
             report=settings.report,
             save_inputs=settings.save_inputs,

@@ -1,8 +1,9 @@
-"""``onnx-ci why``: where a failure begins, and how the error grows from there."""
+"""``onnx-ci why``: where a failure begins, how the error grows from there, and what a rule means."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.resources
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -24,29 +25,31 @@ from onnx_ci.cli.grouped_help import GroupedCommand
 from onnx_ci.config.reproduce import OF_ONE_CELL
 from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import OFF
-from onnx_ci.errors import ConfigurationError
+from onnx_ci.errors import ConfigurationError, ExitCode, did_you_mean
 from onnx_ci.matrix.plan import spec_of
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
 from onnx_ci.report.causes import causes_of
 from onnx_ci.report.text import describe_outcome, finding_lines, step_lines
 from onnx_ci.results.records import Cell, CellResult, Severity
+from onnx_ci.results.rules import RULES
+from onnx_ci.results.stages import PHASES
 from onnx_ci.results.verdict import exit_code
 from onnx_ci.text import one_line
 
 
 @click.command(cls=GroupedCommand)
-@click.argument("target", metavar="CELL|FILE")
+@click.argument("target", required=False, metavar="CELL|FILE|RULE")
 @click.option("--recipe", "name", metavar="NAME", help="The recipe that FILE is an export of.")
 @options_of("recipe-files", "packages", *(option.name for option in OF_ONE_CELL))
 @with_colour
 @with_exit_code
 def why(
-    target: str,
+    target: str | None,
     name: str | None,
     paths: tuple[Path, ...],
     **flags: str | None,
 ) -> NoReturn:
-    r"""Show where the failure of a cell or a file begins.
+    r"""Show where the failure of a cell or a file begins, or what a rule means.
 
     Each cause is shown with its line of code, and with the nodes around the fault: what each node computes in the file, what
     the model computes there, and the difference in units of the rounding of that operator. The difference is small before the
@@ -54,13 +57,23 @@ def why(
     failures are explained, too. A FILE is judged as by `onnx-ci verify`. Recipes are searched for in PATHS, or in the project's
     recipe files. The exit code is that of the cell.
 
+    The page of a RULE explains it, with an example that breaks it, and says how to fix that. Without a target, all rules are
+    listed by the phase that reports them. An error fails the cell, a warning marks it, and a note is only reported;
+    [tool.onnx-ci.rules] in pyproject.toml has the severities that a project decides otherwise.
+
     \b
     Examples:
       onnx-ci why net::opset13-cpu
       onnx-ci why onnx_recipes.py::net::opset18-cpu
       onnx-ci why model.onnx --recipe=net
+      onnx-ci why baked-value
     """
-    settings = settings_from(flags | {"cache": OFF})
+    if target is None or (target in RULES and not Path(target).exists()):
+        _show_rules(target)
+        sys.exit(ExitCode.PASSED)
+    if not (set(":./") & set(target) or Path(target).exists()) and (nearest := did_you_mean(target, RULES)):
+        raise ConfigurationError(f"there is no file and no rule {target!r}{nearest}")
+    settings = settings_from(flags | {"cache": OFF, "locate": "true"})
     subject = cell_or_file(target, settings, paths)
     if isinstance(subject, NamedCell):
         result = _judge(subject, None, settings)
@@ -71,6 +84,20 @@ def why(
         result = _judge(_cell_of_file(file, name, settings, paths), file, settings)
     show_explained(target, result)
     sys.exit(exit_code([result]))
+
+
+def _show_rules(rule: str | None) -> None:
+    """Print the page of a rule, or list all with their severities, under the phases that report them."""
+    if rule is not None:
+        page = importlib.resources.files("onnx_ci.rule_pages").joinpath(f"{rule}.md")
+        click.echo(page.read_text(encoding="utf-8"), nl=False)
+        return
+    width = max(map(len, RULES))
+    for phase in PHASES:
+        click.echo(f"{phase}:")
+        for each in RULES.values():
+            if each.phase == phase:
+                click.echo(f"  {each.id.ljust(width)}  {each.severity.value.ljust(len('warning'))}  {each.meaning}")
 
 
 def judged_cell(target: str, settings: Settings, paths: tuple[Path, ...]) -> tuple[NamedCell, CellResult]:

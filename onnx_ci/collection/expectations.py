@@ -26,7 +26,7 @@ def known_failure(rule: str, reason: str, *, seen: str = "") -> Expectation:
     """Expect a cell to break ``rule``. The expectation is strict: once the cell does not break it, the cell fails.
 
     Args:
-        rule: the id of a rule, as ``onnx-ci rules`` lists it.
+        rule: the id of a rule, as ``onnx-ci why`` lists it.
         reason: why, and what to do about it.
         seen: the versions with which the failure was seen, such as ``"torch 2.13.0"``.
 

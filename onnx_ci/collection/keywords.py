@@ -12,10 +12,9 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeGuard, TypeVar, cast
+from typing import Any, Literal, TypedDict, TypeGuard, TypeVar
 
 from onnx_ci.collection.axis_sizes import DeclaredSizes, MultipleOf, axis_size_in, sizes_of
 from onnx_ci.collection.domains import Domain, Draw, Strategy, domain_of
@@ -45,6 +44,8 @@ RunFiles = Callable[..., Any]
 
 Parsed = TypeVar("Parsed")
 Default = TypeVar("Default")
+Parser = Callable[[str, Any], Parsed]
+"""Reads the value of a keyword, whose name comes first."""
 
 
 class ExportOptions(TypedDict, total=False):
@@ -114,8 +115,27 @@ _IN_OTHER_WORDS = {
 # --- the value of one keyword -------------------------------------------------------------------------------------------
 
 
-def _unchanged(value: Any) -> Any:
+def _unchanged(_: str, value: Any) -> Any:
     return value
+
+
+def _must_be(what: str, is_right: Callable[[Any], bool]) -> Parser[Any]:
+    """Takes a value if it is right, unchanged. Otherwise, the error says what the keyword must be."""
+
+    def check(keyword: str, value: Any) -> Any:
+        if not is_right(value):
+            raise RecipeError(f"{keyword} must be {what}, not {value!r}")
+        return value
+
+    return check
+
+
+def _is_integer(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_finite_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value < float("inf")
 
 
 def _names(keyword: str, value: str | Sequence[str]) -> tuple[str, ...]:
@@ -136,16 +156,21 @@ def _names_of(keyword: str, kind: str, choices: Collection[str], value: str | Se
     return names
 
 
-def _plugins(keyword: str, kind: PluginKind, value: str | Sequence[str]) -> tuple[str, ...]:
-    names = _names_of(keyword, kind.noun, kind, value)
-    if versioned := next(filter(version_in_name, names), ""):
-        raise RecipeError(f"{keyword} names what the file supports; {versioned!r}, a version, is a setting: --{keyword}")
-    for name in kind.added(names):
-        kind.load(name)  # an error in the package is told once, where the recipe is declared
-    return names
+def _plugins(kind: PluginKind) -> Parser[tuple[str, ...]]:
+    """Reads the names of plug-ins of a kind, without versions, and loads those of other packages."""
+
+    def read(keyword: str, value: str | Sequence[str]) -> tuple[str, ...]:
+        names = _names_of(keyword, kind.noun, kind, value)
+        if versioned := next(filter(version_in_name, names), ""):
+            raise RecipeError(f"{keyword} names what the file supports; {versioned!r}, a version, is a setting: --{keyword}")
+        for name in kind.added(names):
+            kind.load(name)  # an error in the package is told once, where the recipe is declared
+        return names
+
+    return read
 
 
-def _export_function(value: ExportFunction) -> ExportFunction:
+def _export_function(_: str, value: ExportFunction) -> ExportFunction:
     if not callable(value):
         raise RecipeError(f"export must be {EXPORT_FUNCTION}, not {value!r}")
     try:
@@ -162,58 +187,47 @@ _EXPORT_ARGUMENTS = ("model", "args", "kwargs", "opset", "path")
 EXPORT_FUNCTION = f"a function ({', '.join(_EXPORT_ARGUMENTS)})"
 
 
-def _run_files(value: RunFiles) -> RunFiles:
-    if not callable(value):
-        raise RecipeError(f"run_files must be a function of the files by name and of forward's arguments, not {value!r}")
-    return value
-
-
-def _allowed(value: str | Sequence[str]) -> tuple[str, ...]:
-    rules = _names_of("allow", "rule", RULES, value)
+def _allowed(keyword: str, value: str | Sequence[str]) -> tuple[str, ...]:
+    rules = _names_of(keyword, "rule", RULES, value)
     for rule in rules:
         if not RULES[rule].can_be_allowed:
-            raise RecipeError(f"allow names {rule!r}, but a cell that breaks it proves nothing; expect it with known_failure()")
+            raise RecipeError(
+                f"{keyword} names {rule!r}, but a cell that breaks it proves nothing; expect it with known_failure()"
+            )
     return rules
 
 
-def _patterns(value: str | Sequence[str]) -> tuple[str, ...]:
-    patterns = _names("allow_warnings", value)
+def _patterns(keyword: str, value: str | Sequence[str]) -> tuple[str, ...]:
+    patterns = _names(keyword, value)
     for pattern in patterns:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise RecipeError(f"allow_warnings has {pattern!r}, which is not a regular expression: {error}") from None
+            raise RecipeError(f"{keyword} has {pattern!r}, which is not a regular expression: {error}") from None
     return patterns
 
 
-def _is_finite_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value < float("inf")
+def _limit(least: str, is_right: Callable[[float], bool]) -> Parser[Limit]:
+    check = _must_be(f"a number {least}", lambda limit: _is_finite_number(limit) and is_right(limit))
+
+    def read(keyword: str, value: Limit) -> Limit:
+        for limit in value.values() if isinstance(value, Mapping) else [value]:
+            check(keyword, limit)
+        return value
+
+    return read
 
 
-def _limit(keyword: str, least: str, value: Limit) -> Limit:
-    """A limit or limits, each ``"above 0"`` or ``"of at least 0"``."""
-    for limit in value.values() if isinstance(value, Mapping) else [value]:
-        if not _is_finite_number(limit) or limit < 0 or (limit == 0 and least == "above 0"):
-            raise RecipeError(f"{keyword} must be a number {least}, not {limit!r}")
-    return value
-
-
-def _seconds(value: float) -> float:
-    if not _is_finite_number(value) or value <= 0:
-        raise RecipeError(f"timeout must be a number of seconds above 0, not {value!r}")
-    return value
-
-
-def _weights(value: str) -> Literal["seeded", "trained"]:
-    if value not in ("seeded", "trained"):
-        raise RecipeError(f"weights must be 'seeded' or 'trained', not {value!r}")
-    return cast('Literal["seeded", "trained"]', value)
-
-
-def _reason(value: str) -> str:
-    if not isinstance(value, str):
-        raise RecipeError(f"manual must be why the recipe runs only on request, such as 'needs 8 GiB', not {value!r}")
-    return value
+_DRIFT = _limit("above 0", lambda limit: limit > 0)
+_TOLERANCE = _limit("of at least 0", lambda limit: limit >= 0)
+_SECONDS = _must_be("a number of seconds above 0", lambda value: _is_finite_number(value) and value > 0)
+_SWITCH = _must_be("True or False", lambda value: isinstance(value, bool))
+_WEIGHTS = _must_be("'seeded' or 'trained'", lambda value: value in ("seeded", "trained"))
+_REASON = _must_be("why the recipe runs only on request, such as 'needs 8 GiB'", lambda value: isinstance(value, str))
+_RUN_FILES = _must_be("a function of the files by name and of forward's arguments", callable)
+_STEP_INPUTS = _must_be("a function of the step's number and its inputs by name", callable)
+_STEPS = _must_be("how many times the file is run in a row, at least 2", lambda value: _is_integer(value, 2))
+_IR_VERSION = _must_be("a version of ONNX's IR, such as 8", lambda value: _is_integer(value, 1))
 
 
 def _opsets(keyword: str, value: object) -> tuple[int, ...]:
@@ -223,7 +237,7 @@ def _opsets(keyword: str, value: object) -> tuple[int, ...]:
         raise RecipeError(f"{keyword}: {error}") from None
 
 
-def _dynamic_axes(value: Mapping[str, Mapping[int, str] | Sequence[int]]) -> dict[str, dict[int, str]]:
+def _dynamic_axes(_: str, value: Mapping[str, Mapping[int, str] | Sequence[int]]) -> dict[str, dict[int, str]]:
     """Either of torch's forms as the one with names. Unnamed axes get the names that the TorchScript exporter gives them."""
     if not isinstance(value, Mapping):
         raise RecipeError(f'dynamic_axes must map names to axes, such as {{"input": {{0: "batch"}}}}, not {value!r}')
@@ -247,16 +261,11 @@ def _axes_of(tensor: str, value: Mapping[int, str] | Sequence[int]) -> dict[int,
     return axes
 
 
-def _dynamic_shapes(value: Any) -> Any:
-    """``None`` for an empty tuple or dict, which declares no axes."""
-    return value or None
-
-
-def _dynamic_sizes(value: Mapping[str, Any]) -> dict[str, DeclaredSizes]:
+def _dynamic_sizes(_: str, value: Mapping[str, Any]) -> dict[str, DeclaredSizes]:
     return {axis: sizes_of(axis, sizes) for axis, sizes in value.items()}
 
 
-def _feedback(value: Mapping[str, str]) -> dict[str, str]:
+def _feedback(_: str, value: Mapping[str, str]) -> dict[str, str]:
     example = '{"present": "past"}'
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for pair in value.items() for name in pair):
         raise RecipeError(f"feedback must map names of outputs to names of inputs, such as {example}, not {value!r}")
@@ -266,42 +275,18 @@ def _feedback(value: Mapping[str, str]) -> dict[str, str]:
     return dict(value)
 
 
-def _steps(value: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 2:
-        raise RecipeError(f"steps must be how many times the file is run in a row, at least 2, not {value!r}")
-    return value
-
-
-def _ir_version(value: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise RecipeError(f"max_ir_version must be a version of ONNX's IR, such as 8, not {value!r}")
-    return value
-
-
-def _switch(keyword: str, value: bool) -> bool:
-    if not isinstance(value, bool):
-        raise RecipeError(f"{keyword} must be True or False, not {value!r}")
-    return value
-
-
-def _training(value: Any) -> bool:
+def _training(keyword: str, value: Any) -> bool:
     """Whether to export in training mode; also ``torch.onnx.TrainingMode``, without an import of torch."""
     modes = {"EVAL": False, "TRAINING": True}
-    return _switch("training", modes.get(getattr(value, "name", ""), value))
+    return bool(_SWITCH(keyword, modes.get(getattr(value, "name", ""), value)))
 
 
-def _step_inputs(value: StepInputs) -> StepInputs:
-    if not callable(value):
-        raise RecipeError(f"step_inputs must be a function of the step's number and its inputs by name, not {value!r}")
-    return value
-
-
-def _input_files(value: Any) -> tuple[str, ...]:
+def _input_files(keyword: str, value: Any) -> tuple[str, ...]:
     files = [item for item in _items(value) if not isinstance(item, Mapping)]
-    return _names("inputs", [os.fspath(file) if isinstance(file, PathLike) else file for file in files])
+    return _names(keyword, [os.fspath(file) if isinstance(file, PathLike) else file for file in files])
 
 
-def _domains(value: Any) -> dict[str, Domain]:
+def _domains(_: str, value: Any) -> dict[str, Domain]:
     mappings = [item for item in _items(value) if isinstance(item, Mapping)]
     return {name: domain_of(name, domain) for mapping in mappings for name, domain in mapping.items()}
 
@@ -310,7 +295,7 @@ def _items(value: Any) -> list[Any]:
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
 
 
-def _expect(value: Mapping[object, object]) -> dict[CellPattern, tuple[Expectation, ...]]:
+def _expect(_: str, value: Mapping[object, object]) -> dict[CellPattern, tuple[Expectation, ...]]:
     return {_where(key): _expectations(failures) for key, failures in value.items()}
 
 
@@ -344,13 +329,11 @@ def _expectations(value: object) -> tuple[Expectation, ...]:
 # --- the table ----------------------------------------------------------------------------------------------------------
 
 
-def keyword(
-    parse: Callable[[Any], Parsed], *, default: Default, name: str | None = None, adds_up: bool = False
-) -> Parsed | Default:
+def keyword(parse: Parser[Parsed], *, default: Default, name: str | None = None, adds_up: bool = False) -> Parsed | Default:
     """A field of :class:`RecipeFields`. Type checkers compare its type with what ``parse`` returns.
 
     Args:
-        parse: checks and normalizes the value of the keyword. It raises :class:`RecipeError`.
+        parse: checks and normalizes the value of the keyword, whose name it gets first. It raises :class:`RecipeError`.
         default: the value of the field without the keyword, or if the keyword is ``None``.
         name: the name of the keyword. Default: that of the field.
         adds_up: whether a case of ``each`` adds to what the decorator declares, instead of overriding it.
@@ -364,44 +347,44 @@ class RecipeFields:
     """What the keywords of ``@recipe`` declare, checked and normalized."""
 
     name: str = keyword(_unchanged, default="")
-    input_names: tuple[str, ...] = keyword(partial(_names, "input_names"), default=())
-    output_names: tuple[str, ...] = keyword(partial(_names, "output_names"), default=())
+    input_names: tuple[str, ...] = keyword(_names, default=())
+    output_names: tuple[str, ...] = keyword(_names, default=())
     dynamic_axes: Mapping[str, Mapping[int, str]] = keyword(_dynamic_axes, default={})
-    dynamic_shapes: Any = keyword(_dynamic_shapes, default=None)
-    opsets: tuple[int, ...] | None = keyword(partial(_opsets, "opsets"), default=None)
-    exporters: tuple[str, ...] | None = keyword(partial(_plugins, "exporter", EXPORTERS), default=None, name="exporter")
+    dynamic_shapes: Any = keyword(lambda _, shapes: shapes or None, default=None)
+    opsets: tuple[int, ...] | None = keyword(_opsets, default=None)
+    exporters: tuple[str, ...] | None = keyword(_plugins(EXPORTERS), default=None, name="exporter")
     export: ExportFunction | None = keyword(_export_function, default=None)
-    run_files: RunFiles | None = keyword(_run_files, default=None)
-    devices: tuple[str, ...] | None = keyword(partial(_names, "devices"), default=None)
-    runtimes: tuple[str, ...] | None = keyword(partial(_plugins, "runtimes", RUNTIMES), default=None)
-    max_drift: Limit = keyword(partial(_limit, "max_drift", "above 0"), default=None)
-    rtol: Limit = keyword(partial(_limit, "rtol", "of at least 0"), default=None)
-    atol: Limit = keyword(partial(_limit, "atol", "of at least 0"), default=None)
+    run_files: RunFiles | None = keyword(_RUN_FILES, default=None)
+    devices: tuple[str, ...] | None = keyword(_names, default=None)
+    runtimes: tuple[str, ...] | None = keyword(_plugins(RUNTIMES), default=None)
+    max_drift: Limit = keyword(_DRIFT, default=None)
+    rtol: Limit = keyword(_TOLERANCE, default=None)
+    atol: Limit = keyword(_TOLERANCE, default=None)
     seed: int = keyword(_unchanged, default=0)
     training: bool = keyword(_training, default=False)
     nondeterministic: bool = keyword(_unchanged, default=False)
-    weights: Literal["seeded", "trained"] | None = keyword(_weights, default=None)
+    weights: Literal["seeded", "trained"] | None = keyword(_WEIGHTS, default=None)
     tf32: bool = keyword(_unchanged, default=False)
     all_on_device: bool = keyword(_unchanged, default=False)
     dynamic_sizes: Mapping[str, DeclaredSizes] = keyword(_dynamic_sizes, default={})
     feedback: Mapping[str, str] = keyword(_feedback, default={})
-    steps: int | None = keyword(_steps, default=None)
-    step_inputs: StepInputs | None = keyword(_step_inputs, default=None)
+    steps: int | None = keyword(_STEPS, default=None)
+    step_inputs: StepInputs | None = keyword(_STEP_INPUTS, default=None)
     inputs: tuple[str, ...] = keyword(_input_files, default=())
     """The files with inputs."""
     domains: Mapping[str, Domain] = keyword(_domains, default={}, name="inputs")
     """The domains of inputs, by name."""
-    then: tuple[PostExportStage, ...] = keyword(stages_of, default=())
-    operators: tuple[str, ...] | None = keyword(partial(_names, "operators"), default=None)
-    max_ir_version: int | None = keyword(_ir_version, default=None)
-    static: bool | None = keyword(partial(_switch, "static"), default=None)
-    external_data: bool | None = keyword(partial(_switch, "external_data"), default=None)
+    then: tuple[PostExportStage, ...] = keyword(lambda _, stages: stages_of(stages), default=())
+    operators: tuple[str, ...] | None = keyword(_names, default=None)
+    max_ir_version: int | None = keyword(_IR_VERSION, default=None)
+    static: bool | None = keyword(_SWITCH, default=None)
+    external_data: bool | None = keyword(_SWITCH, default=None)
     expect: Mapping[CellPattern, tuple[Expectation, ...]] = keyword(_expect, default={}, adds_up=True)
-    tags: tuple[str, ...] = keyword(partial(_names, "tags"), default=(), adds_up=True)
-    manual: str = keyword(_reason, default="")
+    tags: tuple[str, ...] = keyword(_names, default=(), adds_up=True)
+    manual: str = keyword(_REASON, default="")
     allow: tuple[str, ...] = keyword(_allowed, default=(), adds_up=True)
     allow_warnings: tuple[str, ...] = keyword(_patterns, default=(), adds_up=True)
-    timeout: float | None = keyword(_seconds, default=None)
+    timeout: float | None = keyword(_SECONDS, default=None)
 
 
 _TABLE = {field.name: field.metadata for field in dataclasses.fields(RecipeFields)}
@@ -427,7 +410,7 @@ def fields_of(keywords: RecipeKeywords) -> dict[str, Any]:
     fields: dict[str, Any] = {"export_options": {name: value for name, value in values.items() if name in EXPORT_OPTIONS}}
     for name, entry in _TABLE.items():
         value = values.get(_KEYWORD_OF[name])
-        fields[name] = entry["default"] if value is None else entry["parse"](value)
+        fields[name] = entry["default"] if value is None else entry["parse"](_KEYWORD_OF[name], value)
     if fields["export"] is not None and fields["exporters"] is None:
         fields["exporters"] = (CUSTOM,)
     return fields
@@ -443,7 +426,7 @@ def fields_of_case(shared: RecipeKeywords, of_case: RecipeKeywords) -> dict[str,
     of_all: Mapping[str, Any] = shared
     for name, entry in _TABLE.items():
         if entry["adds_up"] and _KEYWORD_OF[name] in of_case and of_all.get(_KEYWORD_OF[name]) is not None:
-            before, more = entry["parse"](of_all[_KEYWORD_OF[name]]), fields[name]
+            before, more = entry["parse"](_KEYWORD_OF[name], of_all[_KEYWORD_OF[name]]), fields[name]
             fields[name] = before | more if isinstance(more, dict) else tuple(dict.fromkeys((*before, *more)))
     return fields
 

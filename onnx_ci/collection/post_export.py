@@ -17,9 +17,6 @@ LossyType = Literal["float16", "int8"]
 EXPORT = "export"
 """Stands for the exporter's own file where stages are named."""
 
-LOSSY_MAX_DRIFT = 4.0
-"""The largest drift that passes after a lossy stage, in units of its simulated rounding."""
-
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 
 

@@ -163,7 +163,7 @@ def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> An
         max_drift: the largest drift that passes, in units of PyTorch's own rounding error: one number, or numbers by output
             name or data type: ``{"logits": 64, "float16": 100}``. Default: the settings' limit.
         rtol: judge by ``|error| <= atol + rtol * |reference|`` instead of by drift: one number, or numbers by output name or
-            data type.
+            data type. Default: that of ``recipe-defaults``, or by drift.
         atol: see ``rtol``.
         seed: the seed of torch, numpy and random while the function runs.
         training: export in training mode. Otherwise ``eval()`` is called on the model.
@@ -201,12 +201,12 @@ def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> An
         then: what happens to the file before it ships, in order: names of built-in stages, functions, or
             :func:`onnx_ci.stage` with options. The file of each stage is judged as a cell of its own.
         operators: the operators that the file may use, such as those of a runtime: ``["Conv", "com.microsoft.Gelu"]``. Default:
-            those of the settings, or all. This keyword and the next three are about the file that ships: that of the last stage
-            of ``then``, or else the exporter's own.
-        max_ir_version: the newest version of ONNX's intermediate representation that the file may have. Default: that of the
-            settings, or any.
+            those of the settings' ``recipe-defaults``, or all. This keyword and the next three are about the file that ships:
+            that of the last stage of ``then``, or else the exporter's own.
+        max_ir_version: the newest version of ONNX's intermediate representation that the file may have. Default: that of
+            ``recipe-defaults``, or any.
         static: whether every shape in the file must be fixed: those of inputs and outputs, and of all values between. Default:
-            that of the settings, or no.
+            that of ``recipe-defaults``, or no.
         external_data: ``True`` if the weights must be in another file, ``False`` if they must not. It is passed to dynamo.
             Default: either.
         expect: known failures, by opset: ``{"9-10": onnx_ci.unsupported("index_put")}``, or several for one opset. A key can

@@ -17,23 +17,24 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from onnx_ci import plugins
+from onnx_ci.config.rule_severities import RULE_SEVERITIES, RuleSeverity
 from onnx_ci.config.values import (
     BASELINE_LIMITS,
     BASELINE_MODES,
-    BASELINE_POLICY,
-    BASELINE_SEVERITIES,
     COUNT,
     DEFAULT_ISOLATION,
     DEVICES,
+    EFFORTS,
     FOLDER_OR_OFF,
     ISOLATION,
+    LIMITS,
     MEMORY_SIZE,
-    NONNEGATIVE_NUMBER,
     OPSETS,
     PATH,
     PATHS,
     POSITIVE_NUMBER,
-    RULE_SETTINGS,
+    RECIPE_DEFAULTS,
+    RECIPE_KEYWORDS,
     SHARD,
     SWITCH,
     WEIGHTS,
@@ -41,11 +42,9 @@ from onnx_ci.config.values import (
     Kind,
     Shard,
     one_of,
-    pairs_over,
     some_of,
 )
-from onnx_ci.results.rules import RULES
-from onnx_ci.results.stages import SKIPPABLE_STAGES
+from onnx_ci.results.rules import BASELINE_CHANGES
 
 ENVIRONMENT_PREFIX = "ONNX_CI_"
 
@@ -70,7 +69,6 @@ class Group(enum.Enum):
 
     WHAT = "What runs"
     PROOF = "Proof"
-    STAGES = "Stages"
     BASELINE = "Baseline"
     OUTPUT = "Output"
     MACHINE = "Machine"
@@ -89,11 +87,13 @@ class Option:
     metavar: str
     """What help shows in the place of the value."""
     help: str
+    has_flag: bool
+    """Whether a flag, an environment variable and Python can set it; otherwise only ``[tool.onnx-ci]`` can."""
 
     @property
     def is_switch(self) -> bool:
         """Whether its flag takes no value; the flag itself means ``true``."""
-        return self.kind is SWITCH
+        return self.kind is SWITCH and not self.default
 
     @property
     def is_list(self) -> bool:
@@ -118,12 +118,11 @@ def joined(values: Sequence[str]) -> str | None:
     return ",".join(values) if all(map(str.strip, values)) else ""
 
 
-def option(*, kind: Kind[Value], default: Default, role: Role, group: Group, help: str, metavar: str = "") -> Value | Default:
+def option(
+    *, kind: Kind[Value], default: Default, role: Role, group: Group, help: str, metavar: str = "", has_flag: bool = True
+) -> Value | Default:
     """A field of the table, with the attributes of :class:`Option`. A type checker compares the field's type with the kind."""
-    entry: Any = dataclasses.field(
-        metadata={"kind": kind, "default": default, "role": role, "group": group, "help": help, "metavar": metavar}
-    )
-    return entry  # type: ignore[no-any-return]
+    return dataclasses.field(metadata=dict(locals()))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,80 +245,49 @@ class SettingsTable:
         metavar="LIMIT",
         help="The largest drift that passes, in units of PyTorch's own rounding error. Default: 16.",
     )
-    rtol: float | None = option(
-        kind=NONNEGATIVE_NUMBER,
-        role=Role.VERDICT,
-        group=Group.PROOF,
-        default=None,
-        metavar="NUMBER",
-        help="Judge by |error| <= atol + rtol * |reference| instead of by drift; rtol and atol of a recipe take precedence. "
-        "Default: by drift.",
-    )
-    atol: float | None = option(
-        kind=NONNEGATIVE_NUMBER,
-        role=Role.VERDICT,
-        group=Group.PROOF,
-        default=None,
-        metavar="NUMBER",
-        help="See --rtol. Default: by drift.",
-    )
-    operators: tuple[str, ...] | None = option(
-        kind=WORDS,
-        role=Role.VERDICT,
-        group=Group.PROOF,
-        default=None,
-        metavar="LIST",
-        help="The operators that files may use, such as those of a runtime: Conv,Relu,com.microsoft.Gelu. A recipe's own list "
-        "takes precedence. Default: all.",
-    )
-    max_ir_version: int | None = option(
-        kind=COUNT,
-        role=Role.VERDICT,
-        group=Group.PROOF,
-        default=None,
-        metavar="N",
-        help="The newest version of ONNX's intermediate representation that files may have; that of a recipe takes precedence. "
-        "Default: any.",
-    )
-    static: bool = option(
-        kind=SWITCH,
-        role=Role.VERDICT,
-        group=Group.PROOF,
-        default=False,
-        help="Every shape in a file must be fixed, except where a recipe declares static=False. Default: shapes may vary.",
-    )
-    allow: tuple[str, ...] = option(
-        kind=some_of("rule", tuple(rule.id for rule in RULES.values() if rule.can_be_allowed)),
-        role=Role.VERDICT,
-        group=Group.PROOF,
-        default=(),
-        metavar="RULES",
-        help="Rules that are reported without failing the cell, besides those that each recipe allows. Default: none.",
-    )
-    rules: Mapping[str, Mapping[str, str]] = option(
-        kind=RULE_SETTINGS,
+    recipe_defaults: Mapping[str, Any] = option(
+        kind=RECIPE_DEFAULTS,
         role=Role.VERDICT,
         group=Group.PROOF,
         default=MappingProxyType({}),
+        has_flag=False,
+        help="Keywords of recipes, for every recipe that does not declare them, as a table: "
+        f"{', '.join(RECIPE_KEYWORDS)}. Default: none.",
+    )
+    rules: tuple[RuleSeverity, ...] = option(
+        kind=RULE_SEVERITIES,
+        role=Role.VERDICT,
+        group=Group.PROOF,
+        default=(),
         metavar="RULE=SEVERITY",
         help="The severity of rules: error, note or ignore, for every recipe or for those that a pattern matches: "
-        "absolute-path=ignore,resnet*:export-warning=error. Default: that of each rule, as onnx-ci rules lists it.",
+        "absolute-path=ignore,resnet*:export-warning=error. Changes since the baseline have one, too: "
+        f"{', '.join(f'baseline-{change}' for change in BASELINE_CHANGES)}. Default: that of each, as onnx-ci why lists it.",
     )
     strict: bool = option(
         kind=SWITCH,
         role=Role.VERDICT,
         group=Group.PROOF,
         default=False,
-        help="Warnings and notes fail their cells, except those that allow, rules or baseline-policy make notes. Default: they "
-        "are shown, and the cells pass.",
+        help="Warnings and notes fail their cells, except those whose severity is declared. Default: they are shown, "
+        "and the cells pass.",
     )
-    skip_stages: tuple[str, ...] = option(
-        kind=some_of("stage", SKIPPABLE_STAGES),
+    effort: str = option(
+        kind=one_of(EFFORTS),
         role=Role.VERDICT,
-        group=Group.STAGES,
-        default=(),
-        metavar="STAGES",
-        help="Stages to skip, to save time at the cost of coverage: " + ", ".join(SKIPPABLE_STAGES) + ". Default: none.",
+        group=Group.PROOF,
+        default="full",
+        metavar="EFFORT",
+        help="quick: check the file and compare it on the example and on given inputs, to save time at the cost of coverage; "
+        "no other values, sizes, steps and branches are tried, and no side effects are looked for. Default: full.",
+    )
+    locate: bool = option(
+        kind=SWITCH,
+        role=Role.VERDICT,
+        group=Group.PROOF,
+        default=True,
+        metavar="true|false",
+        help="Whether the line at which a failure begins is searched for. Default: true.",
     )
     inputs: tuple[str, ...] = option(
         kind=PATHS,
@@ -408,18 +376,8 @@ class SettingsTable:
         metavar="DIR",
         help="Where baselines are stored, to be committed; relative to the project's root. Default: onnx-baselines.",
     )
-    baseline_policy: Mapping[str, str] = option(
-        kind=pairs_over(BASELINE_POLICY, one_of(BASELINE_SEVERITIES)),
-        role=Role.BASELINE,
-        group=Group.BASELINE,
-        default=BASELINE_POLICY,
-        metavar="KIND=SEVERITY",
-        help=f"The severity of a difference from the baseline: {', '.join(BASELINE_SEVERITIES)}; such as "
-        f"size=note,operators=ignore. Kinds: {', '.join(BASELINE_POLICY)}. Default: error, and note for observability and "
-        "versions.",
-    )
     baseline_limits: Mapping[str, float] = option(
-        kind=pairs_over(BASELINE_LIMITS, NONNEGATIVE_NUMBER),
+        kind=LIMITS,
         role=Role.BASELINE,
         group=Group.BASELINE,
         default=BASELINE_LIMITS,
@@ -483,6 +441,9 @@ class SettingsTable:
 OPTIONS = tuple(Option(name=entry.name.replace("_", "-"), **entry.metadata) for entry in dataclasses.fields(SettingsTable))
 """Every setting, in the order of the table."""
 
+
+FLAGS = tuple(option for option in OPTIONS if option.has_flag)
+"""Those that a flag, an environment variable and Python can set."""
 
 OUTPUTS = tuple(option for option in OPTIONS if option.group is Group.OUTPUT)
 """The options that name what a run writes."""

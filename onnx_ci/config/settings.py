@@ -17,8 +17,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from onnx_ci.config.options import ENVIRONMENT_PREFIX, OPTIONS, Option, SettingsTable
-from onnx_ci.config.values import EVERY_RECIPE, RULE_SEVERITIES
+from onnx_ci.config.options import ENVIRONMENT_PREFIX, FLAGS, OPTIONS, Option, SettingsTable
+from onnx_ci.config.rule_severities import SEVERITIES
+from onnx_ci.config.values import EVERY_RECIPE
 from onnx_ci.errors import ConfigurationError, did_you_mean
 from onnx_ci.results.files import check_replaceable
 from onnx_ci.results.journal import journal_of
@@ -48,11 +49,7 @@ class Settings(SettingsTable):
 
     def severities_for(self, recipe: str) -> dict[str, Severity | None]:
         """The severities that the settings give to rules for ``recipe``. If several patterns match, the last one counts."""
-        severities: dict[str, Severity | None] = {}
-        for pattern, words in self.rules.items():
-            if fnmatch.fnmatchcase(recipe, pattern):
-                severities |= {rule: RULE_SEVERITIES[word] for rule, word in words.items()}
-        return severities
+        return {each.rule: SEVERITIES[each.severity] for each in self.rules if fnmatch.fnmatchcase(recipe, each.recipes)}
 
     def with_absolute_files(self) -> Settings:
         """The same settings with absolute paths for what is written: a recipe may change the current directory."""
@@ -183,7 +180,7 @@ def _of_project_file(root: Path) -> Iterator[_Entry | SettingError]:
 
 
 def _of_environment(environment: Mapping[str, str]) -> Iterator[_Entry | SettingError]:
-    by_variable = {option.variable: option for option in OPTIONS}
+    by_variable = {option.variable: option for option in FLAGS}
     for variable, text in sorted(environment.items()):
         if not variable.startswith(ENVIRONMENT_PREFIX) or not text:
             continue
@@ -195,7 +192,7 @@ def _of_environment(environment: Mapping[str, str]) -> Iterator[_Entry | Setting
 
 
 def _of_flags(flags: Mapping[str, object], given_by: SettingSource) -> Iterator[_Entry]:
-    for option in OPTIONS:
+    for option in FLAGS:
         value = flags.get(option.field)
         if value is not None:
             yield _Entry(option, value, Origin(source=given_by, given_as=_flag(option, given_by)))
@@ -244,6 +241,18 @@ def _line_of(key: str, text: str, table: str = "onnx-ci") -> int:
     start = next((number for number, line in enumerate(lines) if header.match(line)), 0)
     entry = re.compile(rf"""(?:{header.pattern}["']?\s*\.|)\s*["']?{re.escape(key)}["']?\s*[=.\]]""")
     return next((number for number in range(start, len(lines)) if key and entry.match(lines[number])), start) + 1
+
+
+def tool_schema(tool_name: str = "onnx-ci") -> dict[str, Any]:
+    """The JSON Schema of the table, for validate-pyproject's entry point ``validate_pyproject.tool_schema``."""
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "$id": "urn:onnx-ci:settings",  # a name and no address: the schema is generated for the installed version
+        "title": f"Settings of {tool_name} ([{TABLE}])",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {option.name: {"description": option.help, **option.kind.schema} for option in OPTIONS},
+    }
 
 
 def check_writable(settings: Settings, *files: Path | None) -> None:

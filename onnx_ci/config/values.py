@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -13,8 +13,6 @@ from typing import Any, Generic, TypeVar
 
 from onnx_ci.errors import did_you_mean
 from onnx_ci.opsets import HIGHEST_PLAUSIBLE_OPSET, format_opsets, parse_opsets
-from onnx_ci.results.records import Severity
-from onnx_ci.results.rules import RULES
 
 Schema = Mapping[str, Any]
 Value = TypeVar("Value")
@@ -38,7 +36,8 @@ class Kind(Generic[Value]):
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
-def _strings(value: object) -> tuple[str, ...]:
+def words_in(value: object) -> tuple[str, ...]:
+    """The words of a list, or of text with commas. Raises ValueError if there are none."""
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
         raise ValueError(f"must be a list of words, not {value!r}")
@@ -49,7 +48,7 @@ def _strings(value: object) -> tuple[str, ...]:
 
 
 WORDS = Kind(
-    parse=_strings,
+    parse=words_in,
     schema={
         "type": ["string", "array"],
         "pattern": r"[^\s,]",
@@ -60,7 +59,7 @@ WORDS = Kind(
 )
 
 
-def _list_schema(word: str) -> Schema:
+def list_schema(word: str) -> Schema:
     """The schema of a list, or of text with commas, whose words match a regular expression."""
     text = rf"^[\s,]*(?:{word})\s*(?:,[\s,]*(?:{word})\s*)*[\s,]*$"
     return {**WORDS.schema, "pattern": text, "items": {"type": "string", "pattern": rf"^\s*(?:{word})?\s*$"}}
@@ -74,13 +73,13 @@ def some_of(what: str, choices: Collection[str], pattern: str | None = None) -> 
     """
 
     def parse(value: object) -> tuple[str, ...]:
-        words = _strings(value)
+        words = words_in(value)
         for word in words:
             if word not in choices:
                 raise ValueError(f"unknown {what} {word!r}; use {', '.join(choices)}{did_you_mean(word, choices)}")
         return words
 
-    return Kind(parse=parse, schema=_list_schema(pattern or "|".join(choices)), show=",".join)
+    return Kind(parse=parse, schema=list_schema(pattern or "|".join(choices)), show=",".join)
 
 
 def one_of(choices: Sequence[str]) -> Kind[str]:
@@ -204,8 +203,8 @@ def _paths(value: object) -> tuple[str, ...]:
     if isinstance(value, os.PathLike):
         return (os.fspath(value),)
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return _strings([os.fspath(part) if isinstance(part, os.PathLike) else part for part in value])
-    return _strings(value)
+        return words_in([os.fspath(part) if isinstance(part, os.PathLike) else part for part in value])
+    return words_in(value)
 
 
 PATHS = Kind(parse=_paths, schema=WORDS.schema, show=",".join)
@@ -245,7 +244,7 @@ def parse_device(device: str) -> str:
 
 
 DEVICES = Kind(
-    parse=lambda value: tuple(map(parse_device, _strings(value))), schema=_list_schema(_DEVICE.pattern), show=",".join
+    parse=lambda value: tuple(map(parse_device, words_in(value))), schema=list_schema(_DEVICE.pattern), show=",".join
 )
 
 
@@ -254,7 +253,7 @@ def _weights(value: object) -> Mapping[str, str]:
     if isinstance(value, Mapping):
         return MappingProxyType({str(name): str(weights) for name, weights in value.items()})
     by_recipe = {}
-    for word in _strings(value):
+    for word in words_in(value):
         name, equals, weights = word.partition("=")
         if equals:
             by_recipe[name] = weights
@@ -307,95 +306,6 @@ def parse_shard(spec: object) -> Shard:
 
 SHARD = Kind(parse=parse_shard, schema={"type": "string", "pattern": r"^\s*\d+\s*/\s*\d+\s*$"})
 
-# --- severities of rules ----------------------------------------------------------------------------------------------------
-
-RULE_SEVERITIES: Mapping[str, Severity | None] = MappingProxyType(
-    {"error": Severity.ERROR, "note": Severity.NOTE, "ignore": None}
-)
-"""The severities that a project can give to a rule, by the words for them; ``None`` ignores the rule."""
-_RECIPE_PATTERN = re.compile(r"[\w.*?\[\]!-]+")
-
-
-def _rules(value: object) -> Mapping[str, Mapping[str, str]]:
-    """``{"ignore": ["absolute-path"], "resnet*": {"note": […]}}``, or ``absolute-path=ignore,resnet*:RULE=note``.
-
-    Returns:
-        For each pattern of recipes, the words for the severities of its rules. :data:`EVERY_RECIPE` comes first.
-    """
-    by_pattern: dict[str, dict[str, str]] = {EVERY_RECIPE: {}}
-    for pattern, severity, rule in _rules_in_table(value) if isinstance(value, Mapping) else _rules_in_words(value):
-        if not _RECIPE_PATTERN.fullmatch(pattern):
-            raise ValueError(f"{pattern!r} is not a pattern of recipes' names, such as resnet*")
-        _check_rule(rule, severity)
-        first = by_pattern.setdefault(pattern, {}).setdefault(rule, severity)
-        if first != severity:
-            raise ValueError(f"{rule} is declared twice, as {first} and as {severity}; keep one of them")
-    return MappingProxyType({pattern: MappingProxyType(rules) for pattern, rules in by_pattern.items() if rules})
-
-
-def _rules_in_table(table: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
-    for key, inner in table.items():
-        if key in RULE_SEVERITIES:
-            yield from ((EVERY_RECIPE, key, rule) for rule in _strings(inner))
-        elif isinstance(inner, Mapping):
-            for severity, rules in inner.items():
-                _check_severity(severity)
-                yield from ((key, severity, rule) for rule in _strings(rules))
-        else:
-            _check_severity(key)
-
-
-def _rules_in_words(value: object) -> Iterator[tuple[str, str, str]]:
-    for word in _strings(value):
-        rule, equals, severity = (part.strip() for part in word.rpartition("="))
-        if not equals:
-            raise ValueError(f"must be RULE=SEVERITY or RECIPES:RULE=SEVERITY, such as absolute-path=ignore, not {word!r}")
-        _check_severity(severity)
-        pattern, colon, name = (part.strip() for part in rule.rpartition(":"))
-        yield (pattern if colon else EVERY_RECIPE), severity, name
-
-
-def _check_severity(word: str) -> None:
-    if word not in RULE_SEVERITIES:
-        choices = _alternatives(list(RULE_SEVERITIES))
-        nearest = did_you_mean(word, RULE_SEVERITIES)
-        raise ValueError(
-            f"{word!r} is not a severity; use {choices}, or a table for the recipes that a pattern matches{nearest}"
-        )
-
-
-def _check_rule(name: str, severity: str) -> None:
-    if name not in RULES:
-        raise ValueError(f"there is no rule {name!r}{did_you_mean(name, RULES)}; onnx-ci rules lists them")
-    if severity != "error" and not RULES[name].can_be_allowed:
-        raise ValueError(f"{name} can be neither ignored nor made a note: a cell that breaks it {RULES[name].why_it_fails}")
-
-
-def _show_rules(rules: Mapping[str, Mapping[str, str]]) -> str:
-    return ",".join(
-        f"{'' if pattern == EVERY_RECIPE else f'{pattern}:'}{rule}={severity}"
-        for pattern, severities in rules.items()
-        for rule, severity in severities.items()
-    )
-
-
-def _rules_schema() -> Schema:
-    every_rule, allowable = "|".join(RULES), "|".join(id for id in RULES if RULES[id].can_be_allowed)
-    severities = {word: _list_schema(every_rule if word == "error" else allowable) for word in RULE_SEVERITIES}
-    recipes = rf"(?:(?:{_RECIPE_PATTERN.pattern})\s*:\s*)?"
-    word = rf"{recipes}(?:(?:{every_rule})\s*=\s*error|(?:{allowable})\s*=\s*(?:note|ignore))"
-    rules_of_pattern = {"type": "object", "properties": severities, "additionalProperties": False}
-    return {
-        **_list_schema(word),
-        "type": ["string", "array", "object"],
-        "properties": severities,
-        "propertyNames": {"pattern": f"^{_RECIPE_PATTERN.pattern}$"},
-        "additionalProperties": rules_of_pattern,
-    }
-
-
-RULE_SETTINGS = Kind(parse=_rules, schema=_rules_schema(), show=_show_rules)
-
 # --- processes ----------------------------------------------------------------------------------------------------------
 
 ISOLATIONS = ("fork", "spawn", "none")
@@ -413,26 +323,13 @@ def _isolation(value: object) -> str:
 
 ISOLATION = Kind(parse=_isolation, schema=_ISOLATION.schema)
 
+# --- effort ---------------------------------------------------------------------------------------------------------------
+
+EFFORTS = ("quick", "full")
+
 # --- baselines ----------------------------------------------------------------------------------------------------------
 
 BASELINE_MODES = ("off", "check", "update")
-BASELINE_SEVERITIES = ("error", "note", "ignore")
-BASELINE_POLICY: Mapping[str, str] = MappingProxyType(
-    {
-        "missing": "error",
-        "signature": "error",
-        "format": "error",
-        "operators": "error",
-        "size": "error",
-        "drift": "error",
-        "values": "error",
-        "weights": "error",
-        "inputs": "error",
-        "observability": "note",
-        "versions": "note",
-    }
-)
-"""The default severity of each kind of difference from a baseline."""
 
 BASELINE_LIMITS: Mapping[str, float] = MappingProxyType(
     {"counts": 0.0, "size": 0.05, "drift": 4.0, "noise": 32.0, "values": 64.0, "observability": 0.1}
@@ -441,35 +338,60 @@ BASELINE_LIMITS: Mapping[str, float] = MappingProxyType(
 this factor, values by this multiple of their noise, and observability by this fraction of the model."""
 
 
-def pairs_over(defaults: Mapping[str, Value], kind: Kind[Value]) -> Kind[Mapping[str, Value]]:
-    """``name=value,name=value``, or the same as a table. Names that are left out have their ``defaults``, which are not shown.
+def _limits(value: object) -> Mapping[str, float]:
+    """``size=0.1,counts=2``, or the same as a table. Names that are left out have their defaults, which are not shown."""
+    pairs = dict(value) if isinstance(value, Mapping) else dict(map(_name_and_value, words_in(value)))
+    for name in pairs:
+        if name not in BASELINE_LIMITS:
+            nearest = did_you_mean(str(name), BASELINE_LIMITS)
+            raise ValueError(f"unknown name {name!r}; use {', '.join(BASELINE_LIMITS)}{nearest}")
+    return MappingProxyType({**BASELINE_LIMITS, **{name: _nonnegative(number) for name, number in pairs.items()}})
 
-    Args:
-        defaults: every name with its default.
-        kind: the kind of the values.
-    """
 
-    def parse(value: object) -> Mapping[str, Value]:
-        pairs = dict(value) if isinstance(value, Mapping) else dict(map(pair_in, _strings(value)))
-        for name in pairs:
-            if name not in defaults:
-                raise ValueError(f"unknown name {name!r}; use {', '.join(defaults)}{did_you_mean(str(name), defaults)}")
-        return MappingProxyType({**defaults, **{name: kind.parse(item) for name, item in pairs.items()}})
+def _name_and_value(word: str) -> tuple[str, str]:
+    name, equals, text = (part.strip() for part in word.partition("="))
+    if not equals:
+        raise ValueError(f"must be NAME=VALUE, not {word!r}; the names are {', '.join(BASELINE_LIMITS)}")
+    return name, text
 
-    def pair_in(word: str) -> tuple[str, str]:
-        name, equals, text = (part.strip() for part in word.partition("="))
-        if not equals:
-            raise ValueError(f"must be NAME=VALUE, not {word!r}; the names are {', '.join(defaults)}")
-        return name, text
 
-    def show(pairs: Mapping[str, Value]) -> str:
-        return ",".join(f"{name}={kind.show(item)}" for name, item in pairs.items() if item != defaults[name])
-
-    word = "|".join(kind.schema["enum"]) if "enum" in kind.schema else _NUMBER
-    schema = {
-        **_list_schema(rf"(?:{'|'.join(defaults)})\s*=\s*(?:{word})"),
+LIMITS = Kind(
+    parse=_limits,
+    schema={
+        **list_schema(rf"(?:{'|'.join(BASELINE_LIMITS)})\s*=\s*(?:{_NUMBER})"),
         "type": ["string", "array", "object"],
-        "properties": dict.fromkeys(defaults, kind.schema),
+        "properties": dict.fromkeys(BASELINE_LIMITS, NONNEGATIVE_NUMBER.schema),
         "additionalProperties": False,
-    }
-    return Kind(parse=parse, schema=schema, show=show)
+    },
+    show=lambda limits: ",".join(
+        f"{name}={_show_number(limit)}" for name, limit in limits.items() if limit != BASELINE_LIMITS[name]
+    ),
+)
+
+# --- keywords of recipes ------------------------------------------------------------------------------------------------
+
+RECIPE_KEYWORDS: Mapping[str, Kind[Any]] = MappingProxyType(
+    {"operators": WORDS, "max_ir_version": COUNT, "static": SWITCH, "rtol": NONNEGATIVE_NUMBER, "atol": NONNEGATIVE_NUMBER}
+)
+"""The keywords of ``@recipe`` that a project can declare for every recipe that does not."""
+
+
+def _recipe_defaults(value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"must be a table of keywords of recipes, not {value!r}")
+    for name in value:
+        if name not in RECIPE_KEYWORDS:
+            nearest = did_you_mean(str(name), RECIPE_KEYWORDS)
+            raise ValueError(f"has no keyword {name!r}{nearest}; the keywords are {', '.join(RECIPE_KEYWORDS)}")
+    return MappingProxyType({name: RECIPE_KEYWORDS[name].parse(item) for name, item in value.items()})
+
+
+RECIPE_DEFAULTS = Kind(
+    parse=_recipe_defaults,
+    schema={
+        "type": "object",
+        "properties": {name: kind.schema for name, kind in RECIPE_KEYWORDS.items()},
+        "additionalProperties": False,
+    },
+    show=lambda defaults: "; ".join(f"{name}={RECIPE_KEYWORDS[name].show(value)}" for name, value in defaults.items()),
+)

@@ -24,7 +24,7 @@ from onnx_ci.engine.weights import disagreements, first_weights, recipes_to_expo
 from onnx_ci.errors import EnvironmentLacksError, describe_exception, disk_error, first_line, open_files_error
 from onnx_ci.matrix.plan import CellTask
 from onnx_ci.onnx_model.files import files_in
-from onnx_ci.onnx_model.signature import mark_probe_weights
+from onnx_ci.onnx_model.signature import PROBE_SUFFIX, mark_probe_weights
 from onnx_ci.onnx_model.weightless import skeleton
 from onnx_ci.onnx_model.weights import stored_weights
 from onnx_ci.opsets import CUSTOM
@@ -278,7 +278,7 @@ class _Cell:
     def _is_to_be_located(self, findings: Sequence[Finding]) -> bool:
         """Whether a fault is searched for: one that is not expected, in a single file, on the CPU."""
         task = self.task
-        can_locate = task.cell.gpu is None and "locate" not in task.skip_stages and task.recipe.run_files is None
+        can_locate = task.cell.gpu is None and task.locates and task.recipe.run_files is None
         return can_locate and bool(unexpected_rules(findings, allow=task.allow, expect=task.expectations))
 
     def _seconds_to_locate(self) -> float:

@@ -18,7 +18,7 @@ from onnx_ci.results.rules import finding
 from onnx_ci.results.stages import ACTIVITY
 from onnx_ci.results.verdict import broken_rules
 
-_NO_SEARCH = "To leave the search out: --skip-stages=locate."
+_NO_SEARCH = "To leave the search out: --locate=false."
 _FRAME = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d+)')
 """A line of a stack as :mod:`faulthandler` writes it."""
 

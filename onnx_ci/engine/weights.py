@@ -38,7 +38,7 @@ def wrong_numbers(findings: Iterable[Finding]) -> list[str]:
 
 def first_weights(task: CellTask) -> Weights:
     """With which weights a model is exported first; a baseline is recorded with these."""
-    if "probe-weights" in task.skip_stages or task.is_trained:
+    if task.is_trained:
         return Weights.OWN
     return Weights.PROBE_UNLESS_LOADED if task.is_trained is None else Weights.PROBE
 
@@ -76,8 +76,6 @@ def recipes_to_export(
 
 def _hides_modules(task: CellTask, prepared: Prepared) -> bool:
     """Whether the model has trained weights with which some modules do not show, and probe weights may show them."""
-    if "probe-weights" in task.skip_stages:
-        return False
     is_trained = bool(prepared.pristine.loaded_with) if task.is_trained is None else task.is_trained
     return is_trained and prepared.hides_modules
 

@@ -3,56 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnx_ci.collection.discovery import Found
-from onnx_ci.collection.keywords import Limit
-from onnx_ci.collection.post_export import LOSSY_MAX_DRIFT, PostExportStage
+from onnx_ci.collection.post_export import PostExportStage
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import Shard
 from onnx_ci.errors import working_directory
+from onnx_ci.matrix.drift_limit import DriftLimit, limit_after, limit_of
 from onnx_ci.matrix.scope import RecipeScope, choose_cells, runtimes_of, scope_of
 from onnx_ci.matrix.shards import Durations, partition
 from onnx_ci.results.records import Cell, Exclusion, SettingSource
 from onnx_ci.results.verdict import Expectation, Severities
-
-
-@dataclass(frozen=True, kw_only=True)
-class DriftLimit:
-    """The largest drift that passes, or the largest error if ``rtol`` or ``atol`` is set."""
-
-    default: float
-    by_name_or_dtype: Mapping[str, float] = field(default_factory=dict)
-    """Limits of individual outputs, by name or else by data type, as torch names it."""
-    rtol: Limit = None
-    """With ``atol``, judge by ``|error| <= atol + rtol * |reference|``: for every output, or by name or data type."""
-    atol: Limit = None
-
-    @property
-    def has_tolerance(self) -> bool:
-        """Whether errors are judged by ``rtol`` and ``atol``."""
-        return self.rtol is not None or self.atol is not None
-
-    def of(self, name: str | None, dtype: str) -> float:
-        """The limit of an output.
-
-        Args:
-            name: its name in the graph, if known.
-            dtype: its data type as torch names it, such as ``float16``.
-        """
-        by_type = self.by_name_or_dtype.get(dtype, self.default)
-        return by_type if name is None else self.by_name_or_dtype.get(name, by_type)
-
-    def tolerance_of(self, name: str, dtype: str) -> tuple[float | None, float | None]:
-        """``rtol`` and ``atol`` of an output. The arguments are those of :meth:`of`."""
-
-        def of_output(limit: Limit) -> float | None:
-            return limit.get(name, limit.get(dtype)) if isinstance(limit, Mapping) else limit
-
-        return of_output(self.rtol), of_output(self.atol)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +83,10 @@ class CellTask(CellSpec):
     runtimes: tuple[str, ...]
     weights: str | None
     """The trained weights that the settings specify for the recipe; passed to its function."""
-    skip_stages: tuple[str, ...]
-    """Which of :data:`~onnx_ci.results.stages.SKIPPABLE_STAGES` are skipped."""
+    is_quick: bool
+    """Whether the file is compared on the example and on given inputs alone."""
+    locates: bool
+    """Whether the line at which a failure begins is searched for."""
     inputs: tuple[InputFiles, ...]
     """The files with inputs that the recipe and the settings name."""
     requirements: Requirements
@@ -138,14 +105,8 @@ class CellTask(CellSpec):
 
     @property
     def drift_limit(self) -> DriftLimit:
-        """The largest drift of the cell's file: ``max_drift``, unless a stage is lossy or has its own limit.
-
-        ``rtol`` and ``atol`` are about a file without such a stage.
-        """
-        if self.stages and self.stages[-1].max_drift:
-            return DriftLimit(default=self.stages[-1].max_drift)
-        lossy = [stage.max_drift or LOSSY_MAX_DRIFT for stage in self.stages if stage.lossy]
-        return DriftLimit(default=max(lossy)) if lossy else self.max_drift
+        """The largest drift of the cell's file: ``max_drift``, unless a stage is lossy or has its own limit."""
+        return limit_after(self.stages, self.max_drift)
 
     def before_stages(self, count: int) -> CellTask:
         """The cell of the file after only ``count`` of the stages."""
@@ -186,7 +147,7 @@ def spec_of(cell: Cell, scope: RecipeScope, settings: Settings) -> CellSpec:
     folder = settings.root if settings.origins["inputs"].source is SettingSource.PROJECT_FILE else working_directory()
     return CellSpec(
         cell=cell,
-        allow=tuple(dict.fromkeys((*scope.allow, *settings.allow))),
+        allow=scope.allow,
         expectations=scope.expectations(cell),
         severities=settings.severities_for(scope.name),
         is_trained=None if weights is None else weights == "trained",
@@ -201,21 +162,16 @@ def spec_of(cell: Cell, scope: RecipeScope, settings: Settings) -> CellSpec:
 def with_recipe(spec: CellSpec, recipe: Recipe, settings: Settings) -> CellTask:
     """A cell with its recipe and the values that apply to it."""
     of_recipe = InputFiles(folder=str(Path(recipe.file).absolute().parent), patterns=recipe.inputs)
-    declares_tolerance = recipe.rtol is not None or recipe.atol is not None
     return CellTask(
         **{field.name: getattr(spec, field.name) for field in dataclasses.fields(CellSpec)},
         recipe=recipe,
-        max_drift=DriftLimit(
-            default=recipe.max_drift if isinstance(recipe.max_drift, (int, float)) else settings.max_drift,
-            by_name_or_dtype=recipe.max_drift if isinstance(recipe.max_drift, Mapping) else {},
-            rtol=recipe.rtol if declares_tolerance else settings.rtol,
-            atol=recipe.atol if declares_tolerance else settings.atol,
-        ),
+        max_drift=limit_of(recipe, settings),
         inputs=tuple(files for files in (of_recipe, spec.inputs_of_settings) if files.patterns),
         requirements=_requirements(spec.cell, recipe, settings),
         runtimes=runtimes_of(recipe, settings),
         weights=settings.weights_for(recipe.name),
-        skip_stages=settings.skip_stages,
+        is_quick=settings.effort == "quick",
+        locates=settings.locate,
     )
 
 
@@ -234,10 +190,11 @@ def _requirements(cell: Cell, recipe: Recipe, settings: Settings) -> Requirement
     """What the file of a cell must be. Only the last one of a recipe ships."""
     if cell.stage != (recipe.then[-1].name if recipe.then else None):
         return Requirements()
+    defaults = settings.recipe_defaults
     return Requirements(
-        operators=settings.operators if recipe.operators is None else recipe.operators,
-        max_ir_version=recipe.max_ir_version or settings.max_ir_version,
-        static=settings.static if recipe.static is None else recipe.static,
+        operators=defaults.get("operators") if recipe.operators is None else recipe.operators,
+        max_ir_version=recipe.max_ir_version or defaults.get("max_ir_version"),
+        static=defaults.get("static", False) if recipe.static is None else recipe.static,
         external_data=recipe.external_data,
     )
 

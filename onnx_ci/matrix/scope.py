@@ -6,12 +6,12 @@ import fnmatch
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from onnx_ci.collection.discovery import Found, relative_source
 from onnx_ci.collection.expectations import CellPattern, expectations_of
 from onnx_ci.collection.post_export import EXPORT
-from onnx_ci.collection.recipe import declared_in
+from onnx_ci.collection.recipe import Recipe, declared_in
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.packages import newest_opset, newest_opset_of_onnx
 from onnx_ci.errors import ConfigurationError, did_you_mean
@@ -89,14 +89,6 @@ class CellChoice:
     cells: tuple[Cell, ...]
     exclusions: tuple[Exclusion, ...]
     """The cells that the settings request and the recipes exclude."""
-
-
-class DeclaresRuntimes(Protocol):
-    """A recipe, or its scope."""
-
-    @property
-    def runtimes(self) -> tuple[str, ...] | None:
-        """The runtimes that support its file."""
 
 
 def scope_of(found: Found, settings: Settings) -> RecipeScope:
@@ -283,7 +275,7 @@ def _is_selected(cell: Cell, settings: Settings, *, by_name: bool = False) -> bo
     return any(fnmatch.fnmatchcase(name, glob) for glob in globs for name in names)
 
 
-def runtimes_of(recipe: DeclaresRuntimes, settings: Settings) -> tuple[str, ...]:
+def runtimes_of(recipe: Recipe | RecipeScope, settings: Settings) -> tuple[str, ...]:
     """The runtimes for the files of a recipe: those that the settings request and the recipe declares."""
     if settings.runtimes is None or recipe.runtimes is None:
         return settings.runtimes or recipe.runtimes or DEFAULT_RUNTIMES

@@ -61,14 +61,12 @@ def read_durations(path: Path) -> Durations:
                 longest[id] = result
     return Durations(
         seconds={id: result.seconds for id, result in longest.items()},
-        preparation={id: _shared_seconds(result) for id, result in longest.items()},
+        preparation={
+            id: sum(seconds for stage, seconds in result.timings.items() if stage in SHARED_STAGES)
+            for id, result in longest.items()
+            if result.cell.gpu is None  # otherwise its process has a preparation of its own
+        },
     )
-
-
-def _shared_seconds(result: CellResult) -> float:
-    if result.cell.gpu is not None:  # its process has a preparation of its own
-        return 0.0
-    return sum(seconds for stage, seconds in result.timings.items() if stage in SHARED_STAGES)
 
 
 def recorded_durations(settings: Settings) -> Durations:

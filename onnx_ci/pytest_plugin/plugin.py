@@ -19,7 +19,7 @@ import pytest
 
 from onnx_ci.cache.verdicts import VerdictCache
 from onnx_ci.collection.discovery import is_recipe_file, package_folders, recipe_files
-from onnx_ci.config.options import OPTIONS, Group, joined
+from onnx_ci.config.options import FLAGS, Group, joined
 from onnx_ci.config.reproduce import fix_with_cli, repeat_with_pytest, versions_with_cli, why_with_cli
 from onnx_ci.config.settings import Settings, load_settings
 from onnx_ci.config.values import OFF
@@ -68,7 +68,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         group: parser.getgroup(f"onnx-ci-{group.name.lower()}", f"ONNX export (onnx-ci): {group.value.lower()}")
         for group in Group
     }
-    for option in OPTIONS:
+    for option in FLAGS:
         text = option.help.replace("%", "%%")
         value = {"action": "store_const", "const": "true"} if option.is_switch else {"metavar": option.metavar}
         value |= {"action": "append"} if option.is_list else {}
@@ -84,8 +84,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{MARKER}({arguments}): a cell of the ONNX export matrix, added by onnx-ci.")
     if not config.getoption("onnx_export") or config.getoption("help"):
         return
-    flags = {option.field: config.getoption(f"onnx_{option.field}") for option in OPTIONS}
-    flags |= {option.field: joined(flags[option.field] or ()) for option in OPTIONS if option.is_list}
+    flags = {option.field: config.getoption(f"onnx_{option.field}") for option in FLAGS}
+    flags |= {option.field: joined(flags[option.field] or ()) for option in FLAGS if option.is_list}
     with _errors_as_usage():
         settings = load_settings(config.rootpath, flags=flags, given_by=SettingSource.PYTEST)
         set_torch_variables()

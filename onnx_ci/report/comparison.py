@@ -129,7 +129,7 @@ class CellChange:
     @property
     def unmeasured(self) -> list[tuple[str, str]]:
         """What no measure shows, each with its kind: ``("operators", "+1 Conv")``."""
-        shown = {"drift": Measure.DRIFT, "size": Measure.SIZE}
+        shown = {"output-drift": Measure.DRIFT, "size": Measure.SIZE}
         measured = {move.measure for move in self.measures}
         rules = [("rules", f"rules {self.rules}")] if self.rules else []
         return rules + [(each.kind, each.text) for each in self.changes if shown.get(each.kind) not in measured]

@@ -265,7 +265,7 @@ class Finding:
     introduced_by: str | None = None
     """The first post-export stage whose file shows it; ``export`` if the exporter's own file does."""
     baseline_change: str | None = None
-    """The kind of change since the baseline, as the setting ``baseline-policy`` names it."""
+    """The kind of change since the baseline, one of :data:`~onnx_ci.results.rules.BASELINE_CHANGES`."""
     source: SourceLine | None = None
     """The line of the project that an exporter's error or warning is about; ``None`` if it is not known."""
     culprits: tuple[Culprit, ...] = ()

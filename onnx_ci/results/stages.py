@@ -1,4 +1,4 @@
-"""The table of stages, and what follows from a name: the phase, what the process is doing, whether it can be skipped."""
+"""The table of stages, and what follows from a name: the phase, and what the process is doing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ class Stage:
     """The part of the flow that it belongs to; a rule names the phase that reports it."""
     activity: str = ""
     """What a process is doing meanwhile, in words. Empty for what is not timed by itself."""
-    can_be_skipped: bool = False
 
     @property
     def is_shared(self) -> bool:
@@ -24,17 +23,12 @@ class Stage:
 
 _TABLE = (
     Stage("build", "prepare", "building the model"),
-    Stage("probe-weights", "prepare", can_be_skipped=True),
     Stage("reference", "prepare", "computing the reference outputs"),
     Stage("sketch", "prepare", "summarizing the weights"),
-    Stage("side-effects", "prepare", "running the model again", can_be_skipped=True),
+    Stage("side-effects", "prepare", "running the model again"),
     Stage("probes", "prepare", "running the model on other inputs"),
-    Stage("fresh-inputs", "prepare", can_be_skipped=True),
-    Stage("sizes", "prepare", can_be_skipped=True),
-    Stage("special-inputs", "prepare", can_be_skipped=True),
-    Stage("steps", "prepare", can_be_skipped=True),
-    Stage("branches", "prepare", "looking for the other sides of branches", can_be_skipped=True),
-    Stage("observability", "prepare", "measuring observability", can_be_skipped=True),
+    Stage("branches", "prepare", "looking for the other sides of branches"),
+    Stage("observability", "prepare", "measuring observability"),
     Stage("export", "export", "exporting"),
     Stage("post-export", "post-export", "applying the post-export stages"),
     Stage("rounding", "post-export", "simulating the rounding of the post-export stages"),
@@ -42,7 +36,7 @@ _TABLE = (
     Stage("load", "run", "loading the file"),
     Stage("run", "run", "running the file"),
     Stage("compare", "compare", "comparing"),
-    Stage("locate", "compare", "locating the fault", can_be_skipped=True),
+    Stage("locate", "compare", "locating the fault"),
     Stage("baseline", "baseline"),
     Stage("verdict", "verdict"),
     Stage("engine", "engine"),
@@ -54,9 +48,6 @@ PHASES = tuple(dict.fromkeys(stage.phase for stage in _TABLE))
 
 ACTIVITY = {stage.name: stage.activity for stage in _TABLE if stage.activity}
 """What a process is doing, by the name of the stage that it times."""
-
-SKIPPABLE_STAGES = tuple(stage.name for stage in _TABLE if stage.can_be_skipped)
-"""The stages beyond exporting and comparing the example, which the setting ``skip-stages`` can omit."""
 
 SHARED_STAGES = frozenset(stage.name for stage in _TABLE if stage.is_shared)
 """The stages whose times are those of the first cell of a recipe on a device."""

@@ -114,13 +114,15 @@ def _severity(
     """The severity of a finding for the verdict; ``None`` if it is ignored.
 
     The recipe takes precedence over the project, and the project over ``strict``. A project can only raise the severity of a
-    rule that is expected or cannot be allowed. Changes since the baseline have a setting of their own, which ``strict``
-    respects.
+    rule that is expected or cannot be allowed. A kind of change since the baseline has the severity that the project declares
+    for it, and ``strict`` raises none.
     """
     is_expected = finding.rule in expected
     can_be_allowed = finding.rule in RULES and RULES[finding.rule].can_be_allowed
     declared = severities.get(finding.rule)
-    is_declared = finding.rule in severities and (declared is Severity.ERROR or (can_be_allowed and not is_expected))
+    can_be_lowered = can_be_allowed and not is_expected
+    kind = f"baseline-{finding.baseline_change}"  # the check of the baseline has applied its severity
+    is_declared = finding.rule in severities and kind not in severities and (declared is Severity.ERROR or can_be_lowered)
     if is_declared and declared is None:
         return None
     if can_be_allowed and finding.rule in allow:
@@ -132,12 +134,9 @@ def _severity(
     return Severity.ERROR if is_expected and finding.severity is Severity.WARNING else finding.severity
 
 
-def with_allowed(findings: Iterable[Finding], allow: Collection[str]) -> list[Finding]:
-    """The findings, with those against allowed rules as notes. A rule that cannot be allowed stays an error."""
-    allowed = {rule for rule in allow if rule in RULES and RULES[rule].can_be_allowed}
-    return [
-        dataclasses.replace(finding, severity=Severity.NOTE) if finding.rule in allowed else finding for finding in findings
-    ]
+def with_severities(findings: Iterable[Finding], severities: Severities) -> list[Finding]:
+    """The findings that the project does not ignore, with its severities, each fault once."""
+    return _settled(findings, allow=(), expected=(), severities=severities)
 
 
 def broken_rules(findings: Iterable[Finding]) -> set[str]:

@@ -223,7 +223,7 @@ def test_pytorch_itself_standing_alone_is_noted(fake):
             return super().cpu()
 
     off = onnx_ci.recipe(name="off", **BATCH)(lambda: (OffOnItsOwn(), (torch.randn(32, 256),)))
-    result = run_one(off, isolation="none", skip_stages="side-effects")
+    result = run_one(off, isolation="none", effort="quick")
     note = next(each for each in result.findings if each.rule == "vacuous")
     assert note.severity == "note"
     assert note.message.startswith("PyTorch on cuda deviates from the others on output 'y'")

@@ -19,7 +19,6 @@ from onnx_ci import Status
 from onnx_ci.pipeline.export.exporter import move, remove_kept
 from onnx_ci.report.causes import causes_of
 from onnx_ci.report.text import describe_finding
-from onnx_ci.results.stages import SKIPPABLE_STAGES
 from onnx_ci.results.verdict import decide
 
 BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
@@ -85,21 +84,11 @@ def test_a_right_cell_passes_and_tells_its_numbers():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("stage", "without"),
-    [
-        ("fresh-inputs", {"fresh"}),
-        ("sizes", {"batch=4", "batch=7", "batch=1"}),
-        ("special-inputs", SPECIAL),
-    ],
-)
-def test_a_stage_can_be_left_out_by_name(stage, without):
-    every = {output.probe for output in run_one(net).outputs}
-    assert {output.probe for output in run_one(net, skip_stages=stage).outputs} == every - without
-    bare = run_one(net, skip_stages=",".join(SKIPPABLE_STAGES))
-    assert [output.probe for output in bare.outputs] == ["example"]
-    assert bare.observability is None
-    assert not {"side-effects", "observability"} & set(bare.timings)
+def test_a_quick_run_compares_on_the_example_alone():
+    quick = run_one(net, effort="quick")
+    assert (quick.status, [output.probe for output in quick.outputs]) == (Status.PASSED, ["example"])
+    assert quick.observability is None
+    assert not {"side-effects", "branches", "observability"} & set(quick.timings)
 
 
 def test_limits_may_differ_by_output_and_by_type():
@@ -581,7 +570,7 @@ def test_the_usual_remedy_for_a_size_of_the_example_advises_against_the_loop_tha
         return sum(x[i] for i in range(x.shape[0]))
 
     axes = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows"}}}
-    (result,) = onnx_ci.run([recipe_of(total, torch.ones(3, 4), **axes)], opsets="17", skip_stages="locate").cells
+    (result,) = onnx_ci.run([recipe_of(total, torch.ones(3, 4), **axes)], opsets="17", locate=False).cells
     remedies = {each.rule: each.remedy for each in result.findings}
     assert "instead of in a loop" in remedies["baked-shape"]
     assert "and loops" not in remedies["baked-shape"]

@@ -19,7 +19,7 @@ from onnx_ci.environment.versions import version_of
 from onnx_ci.report.text import describe_finding, describe_result
 
 BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
-QUICK = {"opsets": 17, "isolation": "none", "skip_stages": "observability,side-effects"}
+ONE_PROCESS = {"opsets": 17, "isolation": "none"}
 
 
 class Net(torch.nn.Module):
@@ -42,7 +42,7 @@ def net_with(*stages, **keywords):
 
 
 def results_of(recipe, **options):
-    return {result.cell.stage: result for result in onnx_ci.run([recipe], **{**QUICK, **options}).cells}
+    return {result.cell.stage: result for result in onnx_ci.run([recipe], **{**ONE_PROCESS, **options}).cells}
 
 
 def fault(result):
@@ -249,7 +249,7 @@ def test_a_trained_model_is_judged_with_probe_weights_too_after_a_stage():
             net.head.weight.zero_()  # hides everything before it
         return net, (torch.randn(2, 3, 8, 8),)
 
-    found = fault(results_of(trained, skip_stages="side-effects")["drops_relu"])
+    found = fault(results_of(trained)["drops_relu"])
     assert (found.probe_weights, found.introduced_by) == (True, "drops_relu")
     assert describe_finding(found).startswith("after drops_relu: ")
     assert ": with probe weights: output 'y'" in describe_finding(found)
@@ -479,13 +479,13 @@ def test_an_example_of_one_value_cannot_calibrate():
     def net():
         return Net(), (torch.zeros(2, 3, 8, 8),)
 
-    found = fault(results_of(net, skip_stages="observability,side-effects,fresh-inputs")["int8-static"])
+    found = fault(results_of(net, effort="quick")["int8-static"])
     assert found.rule == "stage-error"
     assert "cannot be calibrated" in found.message
 
 
 def test_rounding_that_hides_everything_is_vacuous():
-    @onnx_ci.recipe(input_names=["x"], output_names=["y"], then="int8-dynamic")
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], then="int8-dynamic", weights="trained")
     def net():
         head = torch.nn.Linear(64, 10)
         with torch.no_grad():
@@ -496,7 +496,7 @@ def test_rounding_that_hides_everything_is_vacuous():
         x[:, 0] = 0
         return head, (x,)
 
-    assert "vacuous" in rules(results_of(net, skip_stages="fresh-inputs,special-inputs,probe-weights")["int8-dynamic"])
+    assert "vacuous" in rules(results_of(net, effort="quick")["int8-dynamic"])
 
 
 @pytest.mark.parametrize("name", ["float16", "int8-static"])
@@ -619,7 +619,7 @@ def test_each_stage_can_get_the_exporters_file():
     def net(case):
         return Net(), (torch.randn(2, 3, 8, 8),)
 
-    cells = onnx_ci.run([*net.values()], **QUICK).cells
+    cells = onnx_ci.run([*net.values()], **ONE_PROCESS).cells
     assert [each.cell.stage for each in cells] == [None, "float16", None, "int8-dynamic"]
     assert {each.status for each in cells} == {Status.PASSED}
 
@@ -656,8 +656,8 @@ def test_a_mask_of_the_smallest_number_is_rounded_to_a_number():
     mask = torch.ones(2, 9, dtype=torch.long)
     mask[1, 6:] = 0
     names = {"input_names": ["tokens", "mask"], "output_names": ["y"]}
-    recipe = onnx_ci.recipe(name="net", **names, then=["int8-static"])(lambda: (Masked(), (torch.randint(0, 50, (2, 9)), mask)))
-    result = results_of(recipe, skip_stages="observability,side-effects,probe-weights")["int8-static"]
+    declare = onnx_ci.recipe(name="net", **names, then=["int8-static"], weights="trained")
+    result = results_of(declare(lambda: (Masked(), (torch.randint(0, 50, (2, 9)), mask))))["int8-static"]
     assert rules(result) == []
     empty = [each for each in result.outputs if each.probe == "masks empty"]
     assert empty

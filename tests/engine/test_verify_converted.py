@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -84,8 +85,8 @@ def test_float16_in_the_interface_is_a_finding_and_numbers_are_compared(exported
     file = in_float16(exported, has_casts=False)
     result = onnx_ci.verify(file, net, **QUICK)
     assert (set(rules(result)), bool(result.outputs)) == ({"dtype-mismatch"}, True)
-    assert onnx_ci.verify(file, net, allow="dtype-mismatch", **QUICK).status is Status.PASSED
-    wrong = onnx_ci.verify(in_float16(exported, has_casts=False, epsilon=1.0), net, allow="dtype-mismatch", **QUICK)
+    assert onnx_ci.verify(file, net, rules="dtype-mismatch=note", **QUICK).status is Status.PASSED
+    wrong = onnx_ci.verify(in_float16(exported, has_casts=False, epsilon=1.0), net, rules="dtype-mismatch=note", **QUICK)
     assert rules(wrong) == ["numeric-drift"]
 
 
@@ -146,7 +147,7 @@ def static(request, tmp_path_factory):
 
 
 def test_a_right_file_in_static_int8_passes_where_it_clips_what_it_was_not_calibrated_for(static):
-    result = onnx_ci.verify(static.SerializeToString(), calibrated, allow="foreign-domain", **QUICK)
+    result = onnx_ci.verify(static.SerializeToString(), calibrated, rules="foreign-domain=note", **QUICK)
     assert (result.status, rules(result)) == (Status.PASSED, [])
     [clipped] = [each.message for each in notes(result) if each.rule == "vacuous"]
     assert "the file clips " in clipped
@@ -161,7 +162,7 @@ def test_an_activation_in_static_int8_with_a_wrong_scale_fails(static, factor, r
     scales = {each.name: each for each in model.graph.initializer}
     [name] = [name for name in scales if name.startswith("/norm/") and name.endswith("_scale") and scales[name].dims == []]
     scales[name].CopyFrom(numpy_helper.from_array(np.asarray(numpy_helper.to_array(scales[name]) * np.float32(factor)), name))
-    wrong = onnx_ci.verify(model.SerializeToString(), calibrated, allow="foreign-domain", **QUICK)
+    wrong = onnx_ci.verify(model.SerializeToString(), calibrated, rules="foreign-domain=note", **QUICK)
     assert rule in rules(wrong)
 
 
@@ -171,14 +172,14 @@ def test_an_optimized_file_passes_once_its_domain_is_allowed(exported, tmp_path)
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     onnxruntime.InferenceSession(exported, options, providers=["CPUExecutionProvider"])
     assert rules(onnx_ci.verify(tmp_path / "optimized.onnx", net, **QUICK)) == ["foreign-domain"]
-    allowed = onnx_ci.verify(tmp_path / "optimized.onnx", net, allow="foreign-domain", **QUICK)
+    allowed = onnx_ci.verify(tmp_path / "optimized.onnx", net, rules="foreign-domain=note", **QUICK)
     assert (allowed.status, [each.rule for each in notes(allowed)]) == (Status.PASSED, ["foreign-domain"])
 
 
-def test_a_tolerance_is_a_setting(exported):
+def test_a_recipe_can_declare_a_tolerance(exported):
     file = in_float16(exported, has_casts=True, epsilon=0.01)
-    assert onnx_ci.verify(file, net, atol=0.5, **QUICK).status is Status.PASSED
-    assert onnx_ci.verify(file, net, atol=1e-6, **QUICK).status is Status.FAILED
+    assert onnx_ci.verify(file, replace(net, atol=0.5), **QUICK).status is Status.PASSED
+    assert onnx_ci.verify(file, replace(net, atol=1e-6), **QUICK).status is Status.FAILED
 
 
 @pytest.mark.slow
@@ -196,10 +197,10 @@ def test_the_command_takes_the_same_and_writes_a_report(project):
     onnx.save(model, project.root / "net.onnx")
     failed = project.command("onnx_ci", "verify", "net.onnx", "--recipe=net")
     assert (failed.returncode, "name-mismatch: " in failed.stdout) == (1, True), failed.stdout + failed.stderr
-    words = ["--allow=name-mismatch", "--report=r.json", "--runtimes=onnxruntime,reference", "--rtol=1e-3", "--atol=1e-5"]
+    words = ["--rules=name-mismatch=note", "--report=r.json", "--runtimes=onnxruntime,reference"]
     passed = project.command("onnx_ci", "verify", "net.onnx", "--recipe=net", *words)
     assert (passed.returncode, "name-mismatch (note): " in passed.stdout) == (0, True), passed.stdout + passed.stderr
     report = json.loads((project.root / "r.json").read_text())
     [cell] = report["cells"]
     assert (cell["status"], {each["runtime"] for each in cell["outputs"]}) == ("passed", {"onnxruntime", "reference"})
-    assert report["settings"]["allow"]["value"] == "name-mismatch"
+    assert report["settings"]["rules"]["value"] == "name-mismatch=note"

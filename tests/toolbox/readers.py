@@ -165,8 +165,8 @@ max-drift = 16.0
 timeout = 600
 memory-limit = "4GiB"
 devices = ["cpu"]
-[tool.onnx-ci.baseline-policy]
-size = "note"
+[tool.onnx-ci.rules]
+baseline-size = "note"
 """
 
 
@@ -403,14 +403,14 @@ DOCUMENTS = {
 """What is read without a process."""
 READ_WITH_PROCESSES = {
     **_readers_of_cache(),
-    "onnx-ci check": Reader(right=_right_file, use=_command("check"), cases=60),
+    "onnx-ci verify": Reader(right=_right_file, use=_command("verify"), cases=60),
     "onnx-ci show": Reader(right=_right_file, use=_command("show"), cases=60),
     **{
         f"onnx-ci {' '.join(arguments)} FILE": Reader(
             right=_right_model, use=_model_command(*arguments), cases=number, damage=damaged_model
         )
         for arguments, number in (
-            (("check",), 60),
+            (("verify",), 60),
             (("show",), 60),
             (("show", "{right}"), 60),
             (("ops",), 100),

@@ -10,7 +10,7 @@ from typing import Unpack
 
 import torch
 
-from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.onnx_model.precision import PRECISIONS
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, EXTREME_TOLERANCE, InputStatus, Probe
 from onnx_ci.pipeline.model.live_model import dtype_name, has_noise, is_float8

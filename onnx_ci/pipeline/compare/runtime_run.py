@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from onnx_ci.errors import first_line
-from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.onnx_model.saved_inputs import file_name, write_inputs
 from onnx_ci.onnx_model.signature import Signature
 from onnx_ci.pipeline.compare.drift import compare_refined

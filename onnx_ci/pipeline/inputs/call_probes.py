@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from onnx_ci.pipeline.inputs.axes import InputAxes
@@ -35,7 +35,7 @@ def call_probes(
     domains: InputDomains,
     special: Sequence[Variation],
     *,
-    skip_stages: Collection[str] = (),
+    is_quick: bool = False,
     can_use_rows: bool = False,
 ) -> CallProbes:
     """Make the probes of a single call.
@@ -44,16 +44,16 @@ def call_probes(
         following: the inputs that belong to the sizes of others.
         domains: what is known about the inputs.
         special: the example with special values.
-        skip_stages: ``fresh-inputs`` and ``sizes`` omit those probes.
+        is_quick: whether no other sizes and values are tried.
         can_use_rows: whether special values may be rows of the probes of other batch sizes: no run of the model affects another
             one, and the model does not decide by values.
     """
     rows = SpecialRows(prober, axes, special if can_use_rows else ())
-    resized = ResizedProbes() if "sizes" in skip_stages else resized_probes(prober, axes, following, domains, rows)
+    resized = ResizedProbes() if is_quick else resized_probes(prober, axes, following, domains, rows)
 
     @functools.cache
     def fresh() -> tuple[Probe, ...]:
-        return () if "fresh-inputs" in skip_stages else tuple(fresh_probes(prober, domains))
+        return () if is_quick else tuple(fresh_probes(prober, domains))
 
     @functools.cache
     def separated() -> tuple[Probe, ...]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.pipeline.compare.drift import compare_refined
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.model.live_model import Outputs, PrepareError, force_eager, run, with_inputs

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.pipeline.compare.drift import compare_refined
 from onnx_ci.pipeline.inputs import tracked_numbers
 from onnx_ci.pipeline.inputs.probes import Inputs, Probe

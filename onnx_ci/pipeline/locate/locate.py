@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.onnx_model.precision import is_converted
 from onnx_ci.onnx_model.signature import Signature, read_model
 from onnx_ci.pipeline.compare.attribution import is_of_other_runtime

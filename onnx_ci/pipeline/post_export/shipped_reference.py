@@ -17,7 +17,7 @@ from typing import Any, Self
 import torch
 
 from onnx_ci.collection.post_export import PostExportStage
-from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.onnx_model.precision import PRECISIONS
 from onnx_ci.onnx_model.signature import read_signature
 from onnx_ci.pipeline.inputs.probes import Probe

@@ -188,7 +188,7 @@ def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
         with timed("sketch", timings):
             weights_sketch = sketch(weights_of(copies.pristine.model))
         effects = SideEffects()
-        if "side-effects" not in task.skip_stages and not task.recipe.nondeterministic:
+        if not task.is_quick and not task.recipe.nondeterministic:
             with timed("side-effects", timings):
                 effects = find_side_effects(copies, first.outputs, first.example.inputs, training=task.recipe.training)
         if effects.can_share:  # all further runs share one copy
@@ -386,7 +386,7 @@ def _inputs(
     Raises:
         PrepareError: given inputs cannot be used.
     """
-    recipe, axes, skipped = task.recipe, first.axes, task.skip_stages
+    recipe, axes = task.recipe, first.axes
     with timed("probes", timings):
         prober = (RandomProber if recipe.nondeterministic else ModelProber)(copies, first.example)
         names = names_in_model(copies.pristine)
@@ -398,26 +398,26 @@ def _inputs(
         finder = BranchFinder(observer, on_example, prober, axes.inputs, sequences.following, domains)
         beginning = (prober.example, *_given_probes(task, prober, first.input_names, axes.labels))
         special: Sequence[Variation] = ()
-        if "special-inputs" not in skipped:
+        if not task.is_quick:
             special = [*variations(example, domains, constants_of(copies.pristine.model), uses)]
-        can_use_rows = effects.can_share and "branches" not in skipped and not recipe.feedback and not finder.decides_by_values
+        can_use_rows = effects.can_share and not recipe.feedback and not finder.decides_by_values
         of_call = call_probes(
             prober,
             axes.inputs,
             sequences.following,
             domains,
             special,
-            skip_stages=skipped,
+            is_quick=task.is_quick,
             can_use_rows=can_use_rows,
         )
         probes = (*beginning, *of_call.probes)
         kept_sizes = [*find_kept_sizes(copies, of_call.resized.probes)] if effects.can_share else []
         of_steps: Sequence[Finding] = ()
-        if recipe.feedback and "steps" not in skipped:
+        if recipe.feedback and not task.is_quick:
             steps, of_steps = sequences.probes(probes)
             probes += tuple(steps)
     branches = Branches()
-    if "branches" not in skipped:
+    if not task.is_quick:
         with timed("branches", timings):
             # A recipe that allows the rule states that no input takes the other side.
             branches = finder.find(probes, search="untaken-branch" not in task.allow)
@@ -429,7 +429,7 @@ def _inputs(
         *undeclared_relations(of_call.resized, axes),
         *noisy_outputs(task.max_drift, probes, functools.cache(lambda: lines_that_draw(copies.fresh()))),
         *without_float64(probes),
-        *(() if "sizes" in skipped else output_size_findings(recipe, of_call.resized, probes, axes)),
+        *(() if task.is_quick else output_size_findings(recipe, of_call.resized, probes, axes)),
     )
 
     def one_kind_probes() -> tuple[Probe, ...]:
@@ -487,7 +487,7 @@ def _observability(
     Args:
         shared: the copy that all runs shared, which is not used any more.
     """
-    if "observability" in task.skip_stages or task.recipe.nondeterministic:
+    if task.is_quick or task.recipe.nondeterministic:
         return None, []
     example = probes[0]
     own = example.reference.own

@@ -63,8 +63,7 @@ class Search:
         Of several higher opsets with which the cell passes, the lowest is searched for.
         """
         # What else is wrong with a file that does not help is not asked, so its lines are not searched for.
-        skipped = tuple(dict.fromkeys((*self._settings.skip_stages, "locate")))
-        quick = dataclasses.replace(self._settings, skip_stages=skipped)
+        quick = dataclasses.replace(self._settings, locate=False)
         attempts = []
         axes = dict.fromkeys(axis for each in failed.findings for axis in each.details.get(AXES_OF_ONE, ()))
         for attempt in self._try_all(settings_remedies(self._spec, newest_opset(), [*axes]), quick):

@@ -23,7 +23,6 @@ from onnx_ci.pipeline.prepare.prepare import prepare
 from onnx_ci.processes.capture import captured
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.results.records import Cell
-from onnx_ci.results.stages import SKIPPABLE_STAGES
 from onnx_ci.tools.ops.recording import recording
 
 
@@ -59,7 +58,7 @@ def operator_support(task: CellTask) -> OperatorSupport:
     unsupported: dict[str, str] = {}
     with captured(), scratch_folder() as scratch:
         try:
-            prepared = prepare(dataclasses.replace(task, skip_stages=SKIPPABLE_STAGES))
+            prepared = prepare(dataclasses.replace(task, is_quick=True))
         except (PrepareError, SkippedByRecipeError) as error:
             return OperatorSupport(cell=cell, failure=first_line(error))
         path = Path(scratch, "model.onnx")

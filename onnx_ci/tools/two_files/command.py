@@ -23,7 +23,7 @@ from onnx_ci.text import count, one_line
 @click.option(
     "--size", "sizes", multiple=True, metavar="AXIS=N[,N…]", help="The sizes of a dynamic axis. Default: chosen. Repeatable."
 )
-@options_of("max-drift", "rtol", "atol", "allow", "inputs", "save-inputs", "isolation", "timeout", "memory-limit", paths=False)
+@options_of("max-drift", "rules", "inputs", "save-inputs", "isolation", "timeout", "memory-limit", paths=False)
 @with_colour
 @with_exit_code
 def compare(a: Path, b: Path, sizes: tuple[str, ...], **flags: str | None) -> NoReturn:
@@ -39,7 +39,7 @@ def compare(a: Path, b: Path, sizes: tuple[str, ...], **flags: str | None) -> No
     Examples:
       onnx-ci compare before.onnx after.onnx
       onnx-ci compare model.onnx optimized.onnx --size batch=4 --size length=16,100
-      onnx-ci compare model.onnx float16.onnx --allow=dtype-mismatch
+      onnx-ci compare model.onnx float16.onnx --rules=dtype-mismatch=note
       onnx-ci compare before.onnx after.onnx --inputs=test_data_set_0,images.npz
     """
     settings = settings_from(flags)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -17,6 +17,7 @@ import onnx
 
 from onnx_ci.api import FileOptions, settings_of
 from onnx_ci.config.settings import Settings, check_writable
+from onnx_ci.config.values import EVERY_RECIPE
 from onnx_ci.environment.versions import require_runtime
 from onnx_ci.errors import (
     ConfigurationError,
@@ -37,7 +38,7 @@ from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Finding, OutputDrift, Severity, Status, worst_of
 from onnx_ci.results.rules import finding
-from onnx_ci.results.verdict import broken_rules, deduplicated, with_allowed
+from onnx_ci.results.verdict import Severities, broken_rules, with_severities
 from onnx_ci.tools.two_files.interfaces import ComparedFile, Interfaces, Sizes, axis_variables, compare_interfaces, type_name
 
 if TYPE_CHECKING:
@@ -78,9 +79,9 @@ class FileComparison:
         """The output with the largest drift relative to its limit; ``None`` if no numbers were compared."""
         return worst_of(self.outputs)
 
-    def allowing(self, rules: Collection[str]) -> FileComparison:
-        """The same result, each fault once, with findings of ``rules`` as notes."""
-        return replace(self, findings=tuple(deduplicated(with_allowed(self.findings, rules))))
+    def with_severities(self, severities: Severities) -> FileComparison:
+        """The same result, each fault once, with the severities that a project gives to rules."""
+        return replace(self, findings=tuple(with_severities(self.findings, severities)))
 
 
 class CompareOptions(FileOptions, total=False):
@@ -153,11 +154,11 @@ def compare_files(first: Path, second: Path, settings: Settings, *, sizes: Sizes
             raise _KINDS[event[LAST]["code"]](event[LAST]["error"])
         else:
             result = from_json(FileComparison, event[LAST])
-    return result.allowing(settings.allow)
+    return result.with_severities(settings.severities_for(EVERY_RECIPE))
 
 
 _REMEDIES = {
-    "crash": "A runtime crashes on one of the files: onnx-ci check says which of them it can load.",
+    "crash": "A runtime crashes on one of the files: onnx-ci verify says which of them it can load.",
     "timeout": "Allow more time (--timeout=SECONDS), or choose smaller sizes: --size.",
     "out-of-memory": "Allow more memory (--memory-limit), or choose smaller sizes: --size.",
 }
@@ -223,7 +224,7 @@ def _compared_files(
 
 def _compare_numbers(files: tuple[ComparedFile, ComparedFile], settings: Settings, sizes: Sizes, announce: Announce) -> Runs:
     """What the files compute. If only exact sums of int8 products make them agree, that is a warning."""
-    from onnx_ci.matrix.plan import DriftLimit
+    from onnx_ci.matrix.drift_limit import DriftLimit
     from onnx_ci.pipeline.compare.attribution import int8_overflow
     from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
     from onnx_ci.tools.two_files.runs import Request
@@ -233,7 +234,7 @@ def _compare_numbers(files: tuple[ComparedFile, ComparedFile], settings: Setting
     inputs = dict(_given_inputs(reference.signature.inputs, settings))
     if not inputs:
         _check_drawable(reference.signature.inputs, reference.name)
-    limit = DriftLimit(default=settings.max_drift, rtol=settings.rtol, atol=settings.atol)
+    limit = DriftLimit(default=settings.max_drift)
     request = Request(inputs=inputs, sizes=sizes, limit=limit, save_inputs=settings.save_inputs)
     usual = _run(files, OnnxRuntime(), request, announce)
     if not usual.errors or not any(has_int8_tensors(onnx.load(each.path, load_external_data=False)) for each in files):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.onnx_model.signature import Value
 from onnx_ci.pipeline.compare.drift import Terms, compare_refined
 from onnx_ci.pipeline.compare.runtime_run import never_compared, save_failing

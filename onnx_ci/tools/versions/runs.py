@@ -146,13 +146,8 @@ def flags_for(cells: Collection[Cell], settings: Settings) -> dict[str, str]:
         **({"select": selected} if len(selected) < _LONGEST_FLAG else {}),
         "sample": str(len(opsets)),
         "shard": "1/1",
-        "skip_stages": without_locating(settings),
+        "locate": "false",
     }
-
-
-def without_locating(settings: Settings) -> str:
-    """The stages to skip so that no line of a failing cell is searched for."""
-    return ",".join(dict.fromkeys((*settings.skip_stages, "locate")))
 
 
 def is_right(result: CellResult | None, broken: Collection[str] = ()) -> bool:

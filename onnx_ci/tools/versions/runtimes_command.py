@@ -23,7 +23,7 @@ from onnx_ci.report.text import table_lines
 from onnx_ci.results.records import Cell, CellResult, Finding, Severity, Status
 from onnx_ci.text import listed, one_line
 from onnx_ci.tools.versions import pip
-from onnx_ci.tools.versions.runs import flags_of, reported, without_locating
+from onnx_ci.tools.versions.runs import flags_of, reported
 
 _OPTIONS = [
     option.name
@@ -65,7 +65,7 @@ def runtimes(since: str, paths: tuple[Path, ...], **flags: str | None) -> NoRetu
     if not versions:
         raise ConfigurationError(f"--since={since}: no release from there on is older than the installed {installed}")
     names = ["onnxruntime", *(f"onnxruntime@{version}" for version in versions)]
-    fixed = {"runtimes": ",".join(names), "devices": "cpu", "skip_stages": without_locating(settings)}
+    fixed = {"runtimes": ",".join(names), "devices": "cpu", "locate": "false"}
     report = reported(None, [*flags_of({**flags, **fixed}), *map(str, paths)], settings)
     supports = {result.cell: support_of(result, versions, installed) for result in report.cells}
 

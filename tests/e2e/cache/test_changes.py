@@ -191,7 +191,7 @@ def test_a_report_in_the_project_does_not_matter(front_end, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["list", "matrix", "list -v", "cache", "doctor", "run --exporters=dynamo --opsets=18"])
+@pytest.mark.parametrize("command", ["list", "matrix", "list -v", "list --why", "doctor", "run --exporters=dynamo --opsets=18"])
 def test_the_order_of_commands_does_not_matter(command, tmp_path):
     place = prepared(PLAIN, tmp_path)
     assert run(place, "fork")[CELL] == ("passed", False)

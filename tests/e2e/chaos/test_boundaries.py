@@ -34,7 +34,7 @@ RECIPES = {name: recipe_of(torch.relu, torch.randn(3, 4), name=name, **KEYWORDS)
 
 
 def cells(tmp_path):
-    settings = load_settings(tmp_path, flags={"skip_stages": "observability"})
+    settings = load_settings(tmp_path, flags={"effort": "quick"})
     for name, recipe in RECIPES.items():
         for opset in (12, 13):
             cell = Cell(source="recipes.py", recipe=name, exporter="torchscript", opset=opset, device="cpu")

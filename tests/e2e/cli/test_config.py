@@ -15,8 +15,7 @@ from validate_pyproject.errors import ValidationError
 
 from onnx_ci.collection.discovery import package_folders
 from onnx_ci.config.options import OPTIONS
-from onnx_ci.config.schema import tool_schema
-from onnx_ci.config.settings import load_settings
+from onnx_ci.config.settings import load_settings, tool_schema
 from onnx_ci.results.json_data import to_json
 
 PASSED, USAGE, NOTHING_RAN = 0, 2, 5

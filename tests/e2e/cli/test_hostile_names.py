@@ -45,7 +45,7 @@ LINES = {
     "list": ("list", "-v"),
     "show a cell": ("show", CELL),
     "show a file": ("show", "{file}"),
-    "check": ("check", "{file}"),
+    "verify without a recipe": ("verify", "{file}"),
     "ops": ("ops", "{file}"),
     "compare": ("compare", "{file}", "{file}"),
     "why a file": ("why", "{file}", "--recipe=hostile"),
@@ -65,8 +65,8 @@ LINES = {
             "list": ("no\x1b[31m\x1b[2Jwhere",),
         }.items()
     },
-    **{f"{command}, a name": (command, "{named}") for command in ("show", "check", "ops")},
-    **{f"{command}, no file": (command, "no\x1b[2J\x1b[31m.onnx") for command in ("show", "check", "ops", "why", "report")},
+    **{f"{command}, a name": (command, "{named}") for command in ("show", "verify", "ops")},
+    **{f"{command}, no file": (command, "no\x1b[2J\x1b[31m.onnx") for command in ("show", "verify", "ops", "why", "report")},
 }
 
 

@@ -293,11 +293,11 @@ def test_what_several_recipe_files_print_alike_is_shown_once(project, cli, isola
 
 
 def test_help_has_examples_and_every_setting(project, cli):
-    from onnx_ci.config.options import OPTIONS
+    from onnx_ci.config.options import FLAGS
 
     text = cli("run", "-h").stdout
     assert "\n  Examples:\n    onnx-ci run  " in text
-    assert all(f"--{option.name} " in text for option in OPTIONS)
+    assert all(f"--{option.name} " in text for option in FLAGS)
     assert "onnx-ci" in cli("--version").stdout
 
 
@@ -313,9 +313,9 @@ def under_headings(text, prefix="--"):
 
 
 def test_help_groups_the_settings_as_the_table_does(project, quick):
-    from onnx_ci.config.options import OPTIONS, Group
+    from onnx_ci.config.options import FLAGS, Group
 
-    table = {group.value: [option.name for option in OPTIONS if option.group is group] for group in Group}
+    table = {group.value: [option.name for option in FLAGS if option.group is group] for group in Group}
     of_run = under_headings(quick("run", "-h").output)
     assert list(of_run) == [*table, "Other"]
     own = {"Output": ["summary", "quiet", "verbose", "color"], "Machine": ["no-cache"]}
@@ -445,8 +445,8 @@ def test_a_project_decides_what_a_rule_means_and_a_flag_does_so_without_running_
     noted, failed = ("passed", ["note"]), ("failed", ["error"])
     assert decided() == (0, [noted, noted])
     assert decided("--strict", cached=True) == (1, [failed, failed])
-    assert decided("--strict", rules="[tool.onnx-ci.rules.also]\nnote = ['absolute-path']") == (1, [failed, noted])
-    rules = "[tool.onnx-ci.rules]\nignore = ['absolute-path']\n[tool.onnx-ci.rules.'al*']\nerror = ['absolute-path']"
+    assert decided("--strict", rules="[tool.onnx-ci.rules.also]\nabsolute-path = 'note'") == (1, [failed, noted])
+    rules = "[tool.onnx-ci.rules]\nabsolute-path = 'ignore'\n[tool.onnx-ci.rules.'al*']\nabsolute-path = 'error'"
     assert decided(rules=rules) == (1, [("passed", []), failed])
 
 

@@ -36,7 +36,7 @@ import onnx_ci
 from onnx_ci.cli.main import main
 from onnx_ci.collection.keywords import KEYWORDS
 from onnx_ci.collection.recipe import declarations
-from onnx_ci.config.options import OPTIONS
+from onnx_ci.config.options import FLAGS, OPTIONS
 from onnx_ci.config.settings import load_settings
 from onnx_ci.plugins import COMMANDS
 from onnx_ci.results.rules import RULES
@@ -362,7 +362,7 @@ def test_the_commands_in_sentences_have_options_that_exist(page, request):
 
 def check_command(words, example, root, request):
     given = parsed(words)
-    load_settings(root, flags={option.field: given[option.field] for option in OPTIONS if given.get(option.field)})
+    load_settings(root, flags={option.field: given[option.field] for option in FLAGS if given.get(option.field)})
 
 
 def parsed(words):
@@ -374,15 +374,15 @@ def parsed(words):
 def command_of(words):
     """The command that words begin with, and the other words."""
     command, rest = main, [*words]
-    while rest and isinstance(command, click.Group) and rest[0] in command.list_commands(click.Context(command)):
-        command, rest = command.get_command(click.Context(command), rest[0]), rest[1:]
+    while rest and isinstance(command, click.Group) and (called := command.get_command(click.Context(command), rest[0])):
+        command, rest = called, rest[1:]
     return command, rest
 
 
 def check_pytest(words, example, root, request):
     known, unknown = request.config._parser.parse_known_and_unknown_args(words)
     assert unknown == []
-    settings = {option.field: getattr(known, f"onnx_{option.field}", None) for option in OPTIONS}
+    settings = {option.field: getattr(known, f"onnx_{option.field}", None) for option in FLAGS}
     load_settings(root, flags={name: value for name, value in settings.items() if value})
 
 

@@ -30,7 +30,7 @@ from onnx_ci.results.records import (
     Status,
 )
 from onnx_ci.results.rules import finding
-from onnx_ci.results.verdict import broken_rules, decide, with_allowed
+from onnx_ci.results.verdict import broken_rules, decide, with_severities
 
 HERE = Path("kept/net.toml")
 
@@ -113,14 +113,14 @@ def test_outputs_that_change_places_with_their_types_are_swapped():
 
 
 def test_drift_and_observability():
-    assert said(FACTS, drift=410) == [("drift", "drift of 'y' 1.9 → 410")]
+    assert said(FACTS, drift=410) == [("output-drift", "drift of 'y' 1.9 → 410")]
     (better,) = changes(entry(drift=410), entry(), BASELINE_LIMITS)
     assert (better.text, better.is_harmless) == ("drift of 'y' 410 → 1.9", True)
     assert said(FACTS, drift=7.5) == [], "below what is quiet, times the limit"
-    assert said(FACTS, drift=math.inf) == [("drift", "drift of 'y' 1.9 → inf")]
+    assert said(FACTS, drift=math.inf) == [("output-drift", "drift of 'y' 1.9 → inf")]
     assert said(FACTS, observability=0.6) == [("observability", "observability 100 % → 60 %")]
     noisy = changed(values=(dataclasses.replace(values("y"), noise=1e-5), values("z", mean=0.1)))
-    assert said(noisy) == [("drift", "noise of 'y' 1e-07 → 1e-05")]
+    assert said(noisy) == [("output-drift", "noise of 'y' 1e-07 → 1e-05")]
 
 
 @pytest.mark.parametrize(("units", "moved"), [(60, False), (68, True)])
@@ -332,7 +332,9 @@ def test_a_read_only_folder_is_reported_before_the_work(project):
 
 def judge(baselines, evidence, allow=()):
     """The verdict on a cell without expectations, with what its baseline says."""
-    found = baselines.findings(evidence, is_clean=not broken_rules(with_allowed(evidence.findings, allow)))
+    found = baselines.findings(
+        evidence, is_clean=not broken_rules(with_severities(evidence.findings, dict.fromkeys(allow, Severity.NOTE)))
+    )
     return decide(dataclasses.replace(evidence, findings=(*evidence.findings, *found)), allow=allow)
 
 
@@ -363,15 +365,16 @@ def test_another_opset_is_named_beside_those_that_are_recorded(project):
 
 
 @pytest.mark.parametrize(
-    ("policy", "status", "severities"),
+    ("rules", "status", "severities"),
     [
-        ("missing=note", Status.PASSED, [Severity.NOTE]),
-        ("missing=ignore", Status.PASSED, []),
-        ("size=note", Status.FAILED, [Severity.ERROR]),
+        ("baseline-missing=note", Status.PASSED, [Severity.NOTE]),
+        ("baseline-missing=ignore", Status.PASSED, []),
+        ("baseline-size=note", Status.FAILED, [Severity.ERROR]),
+        ("other*:baseline-missing=note", Status.FAILED, [Severity.ERROR]),
     ],
 )
-def test_policies(project, policy, status, severities):
-    judged = judge(keeper(project, "check", baseline_policy=policy), result_of())
+def test_a_project_gives_severities_to_changes(project, rules, status, severities):
+    judged = judge(keeper(project, "check", rules=rules), result_of())
     assert (judged.status, [each.severity for each in judged.findings]) == (status, severities)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from toolbox.option_values import right_values_of
 
-from onnx_ci.config.options import OPTIONS, Role, options_with
+from onnx_ci.config.options import FLAGS, OPTIONS, Role, options_with
 from onnx_ci.config.settings import load_settings
 from onnx_ci.results.records import SettingSource
 
 
 def fields_of(*roles):
-    return {option.field for option in options_with(*roles)}
+    return {option.field for option in options_with(*roles) if option.has_flag}
 
 
 def test_every_option_is_spelt_alike_wherever_it_is_set():
@@ -42,7 +42,7 @@ def test_python_takes_exactly_the_options():
     assert not RunOptions.__required_keys__
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+@pytest.mark.parametrize("option", FLAGS, ids=lambda option: option.name)
 def test_a_default_is_shown_as_it_is_read(option, tmp_path):
     settings = load_settings(tmp_path, environment={})
     assert getattr(settings, option.field) == option.default
@@ -56,7 +56,7 @@ def test_a_default_is_shown_as_it_is_read(option, tmp_path):
     assert getattr(again, option.field) == option.default
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+@pytest.mark.parametrize("option", FLAGS, ids=lambda option: option.name)
 def test_a_value_is_shown_as_it_is_read(option):
     values = right_values_of(option)
     assert values

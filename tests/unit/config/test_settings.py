@@ -6,7 +6,7 @@ import pytest
 from toolbox.option_values import right_values_of
 
 from onnx_ci import ConfigurationError
-from onnx_ci.config.options import OPTIONS
+from onnx_ci.config.options import FLAGS
 from onnx_ci.config.settings import check_writable, find_root, load_settings, read_settings
 from onnx_ci.results.records import Origin, SettingSource
 
@@ -44,9 +44,9 @@ def test_an_origin_says_how_the_front_end_writes_the_option(project, given_by, g
 
 
 def test_settings_are_shown_as_flags_that_give_them_again(project):
-    given = {option.field: option.kind.show(right_values_of(option)[0]) for option in OPTIONS}
+    given = {option.field: option.kind.show(right_values_of(option)[0]) for option in FLAGS}
     settings = load_settings(project.root, flags=given, environment={})
-    flags = {name.replace("-", "_"): setting.value for name, setting in settings.shown().items()}
+    flags = {option.field: settings.shown()[option.name].value for option in FLAGS}
     assert flags == given
     assert load_settings(project.root, flags=flags, environment={}) == settings
     assert settings.shown()["opsets"].origin == Origin(source=SettingSource.COMMAND_LINE, given_as="--opsets")
@@ -69,43 +69,41 @@ def test_settings_are_shown_as_flags_that_give_them_again(project):
         ('memory-limit = "12"', "must be a size such as 8GiB or 512MiB"),
         ("max-drift = 0", "must be a number above 0"),
         ('max-drift = "high"', "must be a number above 0, not 'high'"),
-        ('skip-stages = "fresh-input"', "unknown stage 'fresh-input'; use probe-weights,"),
+        ('effort = "quik"', "must be quick or full, not 'quik'; did you mean 'quick'?"),
         ("report = 5", "must be a path"),
         ("select = []", "is empty"),
         ('shard = "0/5"', "[tool.onnx-ci] shard: there is no shard 0 of 5; shards are numbered 1/5 to 5/5"),
         ("shard = 2", "2 is not a shard; write 2/5 for the second of five"),
         ("packages = [1]", "must be a list of words"),
         ('baseline = "chek"', "must be off, check or update, not 'chek'; did you mean 'check'?"),
-        ('baseline-policy = "sizes=note"', "unknown name 'sizes'; use missing, signature,"),
-        ('baseline-policy = "size"', "must be NAME=VALUE, not 'size'"),
-        ('baseline-policy = { size = "notes" }', "must be error, note or ignore, not 'notes'; did you mean 'note'?"),
+        ('baseline-limits = "sizes=1"', "unknown name 'sizes'; use counts, size,"),
+        ('baseline-limits = "size"', "must be NAME=VALUE, not 'size'"),
+        ("recipe-defaults = { max-ir-version = 8 }", "has no keyword 'max-ir-version'; did you mean 'max_ir_version'?"),
+        ('recipe-defaults = "static"', "must be a table of keywords of recipes, not 'static'"),
+        ("recipe-defaults = { static = 3 }", "must be true or false, not 3"),
         ("baseline-limits = { size = -1 }", "must be a number of at least 0, not -1"),
         ("baseline-limits = { size = true }", "must be a number of at least 0, not True"),
         (
-            'rules.ignore = ["absolut-path"]',
+            'rules.absolut-path = "ignore"',
             "[tool.onnx-ci] rules: there is no rule 'absolut-path'; did you mean 'absolute-path'?",
         ),
-        (
-            'rules.ignroe = ["absolute-path"]',
-            "'ignroe' is not a severity; use error, note or ignore, or a table for the recipes",
-        ),
-        ('rules."net*".ignroe = ["absolute-path"]', "did you mean 'ignore'?"),
-        ('rules.absolute-path = "ignore"', "'absolute-path' is not a severity; use error, note or ignore"),
-        ('rules."a b".ignore = ["absolute-path"]', "'a b' is not a pattern of recipes' names, such as resnet*"),
+        ('rules.absolute-path = "ignroe"', "absolute-path must be error, note or ignore, not 'ignroe'; did you mean 'ignore'?"),
+        ('rules."net*".absolute-path = "ignroe"', "did you mean 'ignore'?"),
+        ('rules.baseline-sizes = "note"', "there is no rule 'baseline-sizes'; did you mean 'baseline-size'?"),
+        ("rules.absolute-path = true", "absolute-path must be error, note or ignore, not True"),
+        ('rules."resnet*" = "note"', "there is no rule 'resnet*'"),
+        ('rules."a b".absolute-path = "ignore"', "'a b' is not a pattern of recipes' names, such as resnet*"),
         ('rules = "absolute-path"', "must be RULE=SEVERITY or RECIPES:RULE=SEVERITY, such as absolute-path=ignore"),
+        ('rules = "checker=ignore,checker=note"', "checker is declared twice, as ignore and as note; keep one of them"),
         (
-            'rules = { ignore = "checker", note = "checker" }',
-            "checker is declared twice, as ignore and as note; keep one of them",
-        ),
-        (
-            'rules.ignore = ["timeout"]',
+            'rules.timeout = "ignore"',
             "timeout can be neither ignored nor made a note: a cell that breaks it has no file to compare",
         ),
         (
-            'rules.note = ["recipe-error"]',
+            'rules.recipe-error = "note"',
             "recipe-error can be neither ignored nor made a note: a cell that breaks it was not judged",
         ),
-        ('rules.note = ["unexpected-pass"]', "a cell that breaks it does not fail as its recipe expects"),
+        ('rules.unexpected-pass = "note"', "a cell that breaks it does not fail as its recipe expects"),
         ("opsets = [", "pyproject.toml cannot be read"),
     ],
 )
@@ -169,15 +167,16 @@ RULES_OF_A_PROJECT = """
 opsets = "13"
 
 [tool.onnx-ci.rules]
-ignore = ["absolute-path"]
-error = ["export-warning", "crash"]
+absolute-path = "ignore"
+export-warning = "error"
+crash = "error"
 
 [tool.onnx-ci.rules."resnet*"]
-ignore = ["no-float64"]
-note = ["export-warning"]
+no-float64 = "ignore"
+export-warning = "note"
 
 [tool.onnx-ci.rules.resnet50]
-error = "no-float64"
+no-float64 = "error"
 """
 
 
@@ -196,11 +195,24 @@ def test_rules_have_severities_for_every_recipe_or_for_those_that_a_pattern_matc
     assert load_settings(project.root, flags={"rules": shown}, environment={}).rules == settings.rules
 
 
+def test_defaults_of_recipes_are_shown_and_only_the_project_file_has_them(project):
+    project.write(
+        "pyproject.toml", '[tool.onnx-ci.recipe-defaults]\noperators = ["Conv", "Relu"]\nstatic = true\natol = 1e-3\n'
+    )
+    shown = load_settings(project.root, environment={}).shown()["recipe-defaults"]
+    assert (shown.value, str(shown.origin)) == (
+        "operators=Conv,Relu; static=true; atol=0.001",
+        "[tool.onnx-ci] recipe-defaults",
+    )
+    with pytest.raises(ConfigurationError, match="ONNX_CI_RECIPE_DEFAULTS in the environment is not a setting"):
+        load_settings(project.root, environment={"ONNX_CI_RECIPE_DEFAULTS": "static=true"})
+
+
 def test_a_mistake_in_the_table_of_rules_has_its_line(project):
-    project.write("pyproject.toml", RULES_OF_A_PROJECT.replace('"crash"', '"crahs"'))
+    project.write("pyproject.toml", RULES_OF_A_PROJECT.replace("crash", "crahs"))
     _, (problem,) = read_settings(project.root, environment={})
     assert (problem.line, str(problem)) == (
-        5, "[tool.onnx-ci] rules: there is no rule 'crahs'; did you mean 'crash'?; onnx-ci rules lists them",
+        5, "[tool.onnx-ci] rules: there is no rule 'crahs'; did you mean 'crash'?; onnx-ci why lists them",
     )  # fmt: skip
 
 

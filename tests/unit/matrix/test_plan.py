@@ -5,7 +5,7 @@ import pytest
 import onnx_ci
 from onnx_ci.collection.discovery import Found
 from onnx_ci.config.settings import load_settings
-from onnx_ci.matrix.plan import plan
+from onnx_ci.matrix.plan import Requirements, plan
 
 
 def cells(tmp_path, recipe_options=None, is_named=False, **flags):
@@ -82,23 +82,26 @@ def task(tmp_path, recipe_options, **flags):
 
 
 @pytest.mark.parametrize(
-    ("declared", "flags", "tolerance"),
+    ("declared", "defaults", "tolerance"),
     [
-        ({}, {}, (None, None)),
-        ({}, {"rtol": "0.1"}, (0.1, None)),
-        ({"atol": 0.5}, {"rtol": "0.1"}, (None, 0.5)),
-        ({"rtol": {"y": 0.2, "float16": 0.3}}, {"atol": "1"}, (0.2, None)),
+        ({}, "", (None, None)),
+        ({}, "rtol = 0.1", (0.1, None)),
+        ({"atol": 0.5}, "rtol = 0.1", (None, 0.5)),
+        ({"rtol": {"y": 0.2, "float16": 0.3}}, "atol = 1", (0.2, None)),
     ],
 )
-def test_a_tolerance_of_the_recipe_replaces_that_of_the_settings(tmp_path, declared, flags, tolerance):
-    limit = task(tmp_path, declared, **flags).max_drift
+def test_a_tolerance_of_the_recipe_replaces_that_of_the_defaults(project, declared, defaults, tolerance):
+    project.write("pyproject.toml", f"[tool.onnx-ci.recipe-defaults]\n{defaults}\n")
+    limit = task(project.root, declared).max_drift
     assert limit.tolerance_of("y", "float32") == tolerance
     assert limit.has_tolerance == (tolerance != (None, None))
 
 
-def test_recipe_and_settings_allow_rules_together(tmp_path):
-    cell = task(tmp_path, {"allow": "static-axis"}, allow="foreign-domain,static-axis")
-    assert cell.allow == ("static-axis", "foreign-domain")
+def test_what_the_file_that_ships_must_be_can_be_declared_for_every_recipe(project):
+    project.write("pyproject.toml", '[tool.onnx-ci.recipe-defaults]\noperators = ["Add"]\nmax_ir_version = 7\nstatic = true\n')
+    assert task(project.root, {}).requirements == Requirements(operators=("Add",), max_ir_version=7, static=True)
+    own = {"operators": ["Relu"], "max_ir_version": 10, "static": False}
+    assert task(project.root, own).requirements == Requirements(operators=("Relu",), max_ir_version=10)
 
 
 def test_the_cells_of_stages_follow_that_of_the_export(tmp_path):

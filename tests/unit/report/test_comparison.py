@@ -79,9 +79,8 @@ def test_a_new_cell_that_fails_broke_whatever_was_selected():
         ("recipe-files", "onnx_recipes.py", "other.py"),
         ("rules", None, "numeric-drift=ignore"),
         ("max-drift", "16", "1000"),
-        ("allow", None, "checker"),
         ("strict", "true", "false"),
-        ("skip-stages", None, "edges"),
+        ("effort", "full", "quick"),
     ],
 )
 def test_another_setting_of_what_is_checked_is_news(name, before, after):

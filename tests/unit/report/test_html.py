@@ -367,7 +367,7 @@ def test_findings_are_counted_by_rule_with_what_they_mean():
     rows = [[td.text for td in row.all("td")] for row in page.one("rules").all("tr")[1:]]
     assert rows[0][:2] == ["error", "2 cells"]
     assert "by more than rounding explains" in rows[0][2]
-    assert "onnx-ci rules numeric-drift" in rows[0][2]
+    assert "onnx-ci why numeric-drift" in rows[0][2]
     assert "does not know this rule" in rows[1][2]
     assert not page.one("cell-net-opset11-cpu").all("a"), "a rule without a page has no link"
 

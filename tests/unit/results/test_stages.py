@@ -6,7 +6,7 @@ import pytest
 
 from onnx_ci.processes.capture import timed
 from onnx_ci.results.rules import RULES
-from onnx_ci.results.stages import ACTIVITY, PHASES, SHARED_STAGES, SKIPPABLE_STAGES
+from onnx_ci.results.stages import ACTIVITY, PHASES, SHARED_STAGES
 
 
 def test_only_a_stage_of_the_table_can_be_timed():
@@ -29,4 +29,3 @@ def test_a_rule_names_a_phase():
 def test_what_is_shared_is_done_before_the_export():
     assert {"build", "reference", "probes", "observability"} <= SHARED_STAGES & ACTIVITY.keys()
     assert not SHARED_STAGES & {"export", "rounding", "contract", "run", "compare", "locate"}
-    assert "locate" in SKIPPABLE_STAGES

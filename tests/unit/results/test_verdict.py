@@ -21,7 +21,7 @@ from onnx_ci.results.verdict import (
     exit_code,
     missing_device,
     run_verdict,
-    with_allowed,
+    with_severities,
 )
 
 DRIFT = finding("numeric-drift", "off by 3", output="y", probe="example")
@@ -160,14 +160,14 @@ def test_an_allowed_rule_is_a_note(rule):
 @pytest.mark.parametrize("rule", sorted(set(RULES) - set(ALLOWABLE)))
 def test_a_rule_that_cannot_be_allowed_stays_an_error(rule):
     known = broken(rule)
-    assert with_allowed([known], [rule]) == [known]
+    assert with_severities([known], {rule: Severity.NOTE}) == [known]
     assert decide(evidence(known), allow=[rule]).status.is_bad
 
 
 def test_an_allowed_rule_is_not_broken():
     assert broken_rules([DRIFT, SHAPE, NOTE]) == {"numeric-drift", "shape-mismatch"}
-    assert broken_rules(with_allowed([DRIFT, SHAPE, NOTE], ["shape-mismatch"])) == {"numeric-drift"}
-    assert with_allowed([DRIFT], ["a rule of tomorrow"]) == [DRIFT]
+    assert broken_rules(with_severities([DRIFT, SHAPE, NOTE], {"shape-mismatch": Severity.NOTE})) == {"numeric-drift"}
+    assert with_severities([DRIFT], {"a rule of tomorrow": None}) == [DRIFT]
 
 
 def test_an_allowed_rule_cannot_fulfil_an_expectation():

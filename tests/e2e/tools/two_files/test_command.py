@@ -46,8 +46,8 @@ def test_differences_are_listed_with_their_remedy(compare):
     assert finding.startswith("    numeric-drift: output 'y' at [")
     assert "times the rounding of a.onnx" in finding
     assert remedy.startswith("        remedy: ")
-    assert compare("a.onnx", "b.onnx", "--atol=0.1").returncode == SAME
-    assert compare("a.onnx", "b.onnx", "--allow=numeric-drift").returncode == SAME
+    assert compare("a.onnx", "b.onnx", "--max-drift=1e9").returncode == SAME
+    assert compare("a.onnx", "b.onnx", "--rules=numeric-drift=note").returncode == SAME
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_differences_are_listed_with_their_remedy(compare):
         (["a.onnx", "b.onnx", "--size=batch"], "--size: must be AXIS=SIZE, such as batch=4"),
         (["a.onnx", "b.onnx", "--size=batch=0"], "--size: must be AXIS=SIZE, such as batch=4"),
         (["a.onnx", "b.onnx", "--size=bath=2"], "no input has a dynamic axis 'bath'; did you mean 'batch'?"),
-        (["a.onnx", "b.onnx", "--allow=drift"], "--allow: unknown rule 'drift'"),
+        (["a.onnx", "b.onnx", "--rules=drift=note"], "--rules: there is no rule 'drift'"),
     ],
 )
 def test_mistakes_are_exit_2(compare, words, said):

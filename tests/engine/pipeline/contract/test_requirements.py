@@ -12,15 +12,14 @@ from toolbox.cells import recipe_of, rules, run_one
 import onnx_ci
 from onnx_ci import Status
 
-WEIGHTS_ONLY = "side-effects,fresh-inputs,sizes,special-inputs,observability,locate"
 both = pytest.mark.parametrize(("exporter", "opset"), [("torchscript", 17), ("dynamo", 18)])
 NAMES = {"input_names": ["x"], "output_names": ["y"]}
 
 
-def cells(function, exporter, opset, settings=(), args=None, **keywords):
+def cells(function, exporter, opset, args=None, **keywords):
     recipe = recipe_of(function, *(args or (torch.randn(3, 4),)), **{**NAMES, **keywords})
-    options = {"opsets": opset, "exporters": exporter, "isolation": "none", "skip_stages": WEIGHTS_ONLY}
-    return onnx_ci.run([recipe], **options, **dict(settings)).cells
+    options = {"opsets": opset, "exporters": exporter, "isolation": "none", "effort": "quick", "locate": False}
+    return onnx_ci.run([recipe], **options).cells
 
 
 def broken(*args, **keywords):
@@ -39,17 +38,9 @@ ALL = ["Add", "Relu", "Sigmoid"]
 @both
 def test_an_operator_that_is_not_allowed_is_told(exporter, opset):
     assert broken(activation, exporter, opset, operators=ALL) == [[]]
-    assert broken(activation, exporter, opset, {"operators": "Add,Relu,Sigmoid"}) == [[]]
     (cell,) = cells(activation, exporter, opset, operators=["Add", "Relu"])
     assert rules(cell) == ["unlisted-operator"]
     assert "Sigmoid (1 node)" in " ".join(each.message for each in cell.findings)
-    assert broken(activation, exporter, opset, {"operators": "Add"}) == [["unlisted-operator"]]
-
-
-@both
-def test_a_recipe_has_its_own_list(exporter, opset):
-    assert broken(activation, exporter, opset, {"operators": "Add"}, operators=ALL) == [[]]
-    assert broken(activation, exporter, opset, {"operators": ",".join(ALL)}, operators=["Add"]) == [["unlisted-operator"]]
 
 
 def without_sigmoid(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -103,8 +94,6 @@ def older(model: onnx.ModelProto) -> onnx.ModelProto:
 def test_a_newer_ir_version_is_told(exporter, opset):
     assert broken(activation, exporter, opset, max_ir_version=10) == [[]]
     assert broken(activation, exporter, opset, max_ir_version=7) == [["ir-version"]]
-    assert broken(activation, exporter, opset, {"max_ir_version": 7}) == [["ir-version"]]
-    assert broken(activation, exporter, opset, {"max_ir_version": 7}, max_ir_version=10) == [[]]
 
 
 def test_torchscript_writes_an_older_ir_version_at_a_lower_opset():
@@ -158,12 +147,13 @@ def test_a_size_that_depends_on_values_is_told(exporter, opset):
 
 
 @both
-def test_a_recipe_may_vary_where_the_settings_require_fixed_shapes(exporter, opset):
+def test_a_recipe_may_vary_where_the_settings_require_fixed_shapes(project, exporter, opset):
+    project.write("pyproject.toml", "[tool.onnx-ci.recipe-defaults]\nstatic = true\n")
     axes = {"dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
     recipe = onnx_ci.recipe(name="net", **NAMES, **axes)(lambda: (torch.nn.ReLU(), (torch.randn(3, 4),)))
-    assert rules(run_one(recipe, opsets=opset, exporters=exporter, static=True)) == ["symbolic-shape"]
+    assert rules(run_one(recipe, opsets=opset, exporters=exporter)) == ["symbolic-shape"]
     varying = onnx_ci.recipe(name="net", static=False, **NAMES, **axes)(recipe.function)
-    assert run_one(varying, opsets=opset, exporters=exporter, static=True).status is Status.PASSED
+    assert run_one(varying, opsets=opset, exporters=exporter).status is Status.PASSED
 
 
 # --- where the weights are --------------------------------------------------------------------------------------------
@@ -185,7 +175,9 @@ def placed(exporter, opset, function=linear, **keywords):
     recipe = onnx_ci.recipe(name="net", **NAMES, **keywords)(function)
     return [
         set(rules(cell))
-        for cell in onnx_ci.run([recipe], opsets=opset, exporters=exporter, isolation="none", skip_stages=WEIGHTS_ONLY).cells
+        for cell in onnx_ci.run(
+            [recipe], opsets=opset, exporters=exporter, isolation="none", effort="quick", locate=False
+        ).cells
     ]
 
 

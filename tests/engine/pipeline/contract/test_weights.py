@@ -16,7 +16,6 @@ from torch import nn
 import onnx_ci
 
 EXPORTERS = [("torchscript", 13), ("torchscript", 17), ("dynamo", 18)]
-WEIGHTS_ONLY = "side-effects,fresh-inputs,sizes,special-inputs,observability"
 both = pytest.mark.parametrize(("exporter", "opset"), EXPORTERS)
 
 
@@ -65,7 +64,7 @@ def exported(exporter, opset):
 
 
 def judged(file, recipe, exporter="torchscript", opset=13):
-    found = onnx_ci.verify(file, recipe, exporter=exporter, opset=opset, skip_stages=WEIGHTS_ONLY)
+    found = onnx_ci.verify(file, recipe, exporter=exporter, opset=opset, effort="quick")
     assert "internal-error" not in rules(found)
     return [each for each in found.findings if each.rule == "weight-mismatch"]
 
@@ -83,7 +82,7 @@ def with_changed(file, change, is_changed=lambda tensor: True):
 
 @both
 def test_right_weights_are_recognized_in_every_layout(exporter, opset):
-    assert rules(run_one(layers, exporters=exporter, opsets=str(opset), skip_stages=WEIGHTS_ONLY)) == []
+    assert rules(run_one(layers, exporters=exporter, opsets=str(opset), effort="quick")) == []
     assert judged(exported(exporter, opset), layers, exporter, opset) == []
 
 
@@ -263,7 +262,7 @@ def tied(**keywords):
 
 
 def repeated(recipe, exporter, opset):
-    result = run_one(recipe, opsets=opset, exporters=exporter, skip_stages=WEIGHTS_ONLY)
+    result = run_one(recipe, opsets=opset, exporters=exporter, effort="quick")
     assert set(rules(result)) <= {"repeated-weight"}, result.findings
     return [each for each in result.findings if each.rule == "repeated-weight"]
 

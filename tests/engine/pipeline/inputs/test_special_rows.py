@@ -134,14 +134,6 @@ def test_special_values_are_probes_of_their_own(function, keywords):
     assert made.separated is made
 
 
-@pytest.mark.parametrize("settings", [{"skip_stages": "branches"}, {"skip_stages": "side-effects"}])
-def test_nothing_is_put_together_that_was_not_looked_at(settings):
-    """Without these stages, it is not known whether the model decides by values, or whether its runs affect each other."""
-    made = prepared(row_wise, settings=settings)
-    assert names(made) == ["example", "fresh", "batch=3", "batch=5", "batch=1", *ALL]
-    assert made.separated is made
-
-
 def test_few_elements_show_too_little_in_one_row():
     made = prepared(row_wise, X[:, :4, :4])
     assert {"floats zero", "floats negated"} <= set(names(made))

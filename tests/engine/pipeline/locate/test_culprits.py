@@ -227,7 +227,7 @@ def test_an_error_of_the_exporter_in_torchs_modules_names_the_recipe_and_no_line
 
 
 def test_the_search_can_be_skipped():
-    (found,) = errors(run_one(of(Scaled(), FLOATS), skip_stages="locate"))
+    (found,) = errors(run_one(of(Scaled(), FLOATS), locate=False))
     assert (found.rule, found.culprits) == ("baked-value", ())
 
 

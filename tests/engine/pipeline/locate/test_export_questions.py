@@ -11,7 +11,7 @@ from toolbox.cells import recipe_of, run_one, task
 from torch.onnx import is_in_onnx_export as asks_by_another_name
 
 import onnx_ci
-from onnx_ci.matrix.plan import DriftLimit
+from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.pipeline.locate.export_questions import QuestionedModel
 from onnx_ci.pipeline.prepare.prepare import prepare
 

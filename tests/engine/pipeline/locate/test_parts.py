@@ -51,5 +51,5 @@ def test_where_every_export_fails_no_function_is_blamed(monkeypatch):
 
 
 def test_the_search_can_be_skipped():
-    result = run_one(network, isolation="none", cache="off", skip_stages="locate")
+    result = run_one(network, isolation="none", cache="off", locate=False)
     assert only_error(result, "checker").culprits == ()

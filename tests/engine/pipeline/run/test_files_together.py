@@ -141,7 +141,7 @@ def test_another_token_is_excused_only_where_the_two_best_are_equal_up_to_roundi
         return torch.where(best == 1, 0, best)
 
     tokens = recipe(model=functools.partial(Tokens, gap), run_files=first, weights="trained")
-    assert rules(run_one(tokens, opsets=17, skip_stages=["probe-weights", "observability"])) == found
+    assert rules(run_one(tokens, opsets=17)) == found
 
 
 # --- wrong ones ---------------------------------------------------------------------------------------------------------

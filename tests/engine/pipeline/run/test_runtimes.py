@@ -199,7 +199,7 @@ def test_onnx_runtimes_own_fault_is_not_laid_at_the_exporters_door(tmp_path):
     def power():
         return Model(), (torch.tensor([3, 5]), torch.tensor([39, 27]))
 
-    usual = {"opsets": 13, "skip_stages": "special-inputs"}
+    usual = {"opsets": 13, "effort": "quick"}
     alone, together = (onnx_ci.run([power], runtimes=names, **usual).cells[0] for names in (None, "onnxruntime,reference"))
     assert [each.rule for each in errors(alone)] == ["numeric-drift"]  # nobody was asked who knows better
     (fault,) = errors(together)

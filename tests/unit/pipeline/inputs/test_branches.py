@@ -269,19 +269,14 @@ def test_how_much_the_example_computes_is_counted_once():
     assert runs_of_example({}) == runs_of_example({"dynamic_axes": one_axis})
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"allow": "untaken-branch"}, {"settings": {"allow": "untaken-branch"}}],
-    ids=["the recipe", "the settings"],
-)
-def test_whoever_allows_the_rule_gets_no_inputs_for_the_other_side(options):
-    probes, (untaken,) = branches_of(more_rows, **options)
+def test_a_recipe_that_allows_the_rule_gets_no_inputs_for_the_other_side():
+    probes, (untaken,) = branches_of(more_rows, allow="untaken-branch")
     assert probes == []
     assert untaken.condition.text == "x.shape[0] > 100"
 
 
-def test_the_stage_can_be_skipped():
-    assert branches_of(far_away, settings={"skip_stages": "branches"}) == ([], ())
+def test_a_quick_run_looks_for_no_branches():
+    assert branches_of(far_away, settings={"effort": "quick"}) == ([], ())
 
 
 # --- what must not be reported
@@ -418,7 +413,7 @@ class WithFlag(torch.nn.Module):
 
 
 def test_nothing_is_said_of_what_belongs_to_the_model():
-    prepared = prepare(task(onnx_ci.recipe(**ROWS, name="net")(lambda: (WithFlag(), (X,))), skip_stages="probe-weights"))
+    prepared = prepare(task(onnx_ci.recipe(**ROWS, name="net")(lambda: (WithFlag(), (X,)))))
     assert prepared.untaken_branches == ()
     assert not [probe for probe in prepared.probes if probe.name.startswith("branch at")]
 

@@ -153,10 +153,6 @@ def test_an_axis_that_only_the_steps_move_is_tested():
     axes = {"state": {0: "past"}, "after": {0: "total"}}
     known = make(forward, torch.randn(1), torch.randn(3), dynamic_axes=axes, dynamic_sizes={"past": (20,)})
     assert known.findings == ()
-    keywords = {"settings": {"skip_stages": "steps"}, "dynamic_axes": axes, "dynamic_sizes": {"past": (20,)}}
-    without = make(forward, torch.randn(1), torch.randn(3), **keywords)
-    assert {each.rule for each in without.findings} == {"vacuous"}
-    assert not [probe for probe in without.probes if probe.fed]
 
 
 def test_a_sequence_is_also_run_in_one_call_where_new_inputs_have_an_axis_of_their_own():

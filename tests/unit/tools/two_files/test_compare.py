@@ -125,10 +125,9 @@ def test_integers_must_be_equal(compare):
     assert "int64 values must be equal" in result.findings[0].message
 
 
-def test_a_tolerance_replaces_the_limit_of_drift(compare):
+def test_the_limit_of_drift_is_a_setting(compare):
     wrong = mlp(epsilon=1e-3)
-    assert compare(mlp(), wrong, atol=1.0).status is Status.PASSED
-    assert compare(mlp(), wrong, atol=1e-6).status is Status.FAILED
+    assert compare(mlp(), wrong).status is Status.FAILED
     assert compare(mlp(), wrong, max_drift=1e9).status is Status.PASSED
 
 
@@ -173,9 +172,9 @@ def test_half_a_unit_of_float16_is_no_difference_where_outputs_hardly_move(compa
         kind = FLOAT if dtype is np.float32 else TensorProto.FLOAT16
         return model_of(nodes, {"x": (kind, ["n", 8])}, {"y": (kind, ["n", 2])}, constants)
 
-    assert rules(compare(saturated(np.float32), saturated(np.float16), allow="dtype-mismatch")) == []
+    assert rules(compare(saturated(np.float32), saturated(np.float16), rules="dtype-mismatch=note")) == []
     wrong = saturated(np.float16, factor=-40)
-    assert "numeric-drift" in rules(compare(saturated(np.float32), wrong, allow="dtype-mismatch"))
+    assert "numeric-drift" in rules(compare(saturated(np.float32), wrong, rules="dtype-mismatch=note"))
 
 
 def test_numbers_are_compared_even_if_float16_is_in_the_interface(compare):
@@ -183,8 +182,8 @@ def test_numbers_are_compared_even_if_float16_is_in_the_interface(compare):
     result = compare(mlp(), right)
     assert set(rules(result)) == {"dtype-mismatch"}
     assert result.outputs
-    assert compare(mlp(), right, allow="dtype-mismatch").status is Status.PASSED
-    wrong = compare(mlp(), mlp(dtype=np.float16, has_casts=False, epsilon=0.5), allow="dtype-mismatch")
+    assert compare(mlp(), right, rules="dtype-mismatch=note").status is Status.PASSED
+    wrong = compare(mlp(), mlp(dtype=np.float16, has_casts=False, epsilon=0.5), rules="dtype-mismatch=note")
     assert rules(wrong) == ["numeric-drift"]
 
 

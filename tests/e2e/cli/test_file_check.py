@@ -1,4 +1,4 @@
-"""``onnx-ci check``: files that exist, right and wrong, and what is no file of ours at all."""
+"""``onnx-ci verify`` without a recipe: files that exist, right and wrong, and what is no file of ours at all."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 PASSED, FAILED, USAGE = 0, 1, 2
-NUMBERS = "no numbers were compared: use onnx-ci verify (with a recipe) or onnx-ci compare (with another file)\n"
+NUMBERS = "no numbers were compared: name a recipe (--recipe=NAME), or use onnx-ci compare (with another file)\n"
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 16\n"
 
 
 @pytest.fixture
 def check(project):
-    return lambda *arguments, **environment: project.command("onnx_ci", "check", *arguments, **environment)
+    return lambda *arguments, **environment: project.command("onnx_ci", "verify", *arguments, **environment)
 
 
 def model(external=None, change=None, in_attribute=False):
@@ -142,7 +142,7 @@ def test_absolute_paths_fail_the_file_unless_they_are_allowed(project, check, pl
     done = check("m.onnx")
     assert (done.returncode, "absolute-path: the file contains paths below " in done.stdout) == (FAILED, True)
     assert "Clear each node's metadata_props" in done.stdout
-    allowed = check("m.onnx", "--allow=absolute-path")
+    allowed = check("m.onnx", "--rules=absolute-path=note")
     assert (allowed.returncode, "absolute-path (note): " in allowed.stdout) == (PASSED, True)
 
 
@@ -172,14 +172,28 @@ def test_foreign_domains_are_told_and_left_to_the_runtime(project, check):
     save(project, change=foreign)
     assert check("m.onnx", "--no-load").stdout == f"m.onnx passed (opset 13, IR version 8, operators of acme)\n{NUMBERS}"
     loaded = check("m.onnx")
-    assert (loaded.returncode, "use --no-load or --allow=load-error" in loaded.stdout) == (FAILED, True)
+    assert (loaded.returncode, "use --no-load or --rules=load-error=note" in loaded.stdout) == (FAILED, True)
 
 
 def test_a_misspelt_rule_is_exit_2(project, check):
     save(project)
-    done = check("m.onnx", "--allow=absolute-paths")
+    done = check("m.onnx", "--rules=absolute-paths=note")
     assert (done.returncode, done.stdout) == (USAGE, "")
-    assert "--allow: there is no rule 'absolute-paths'; did you mean 'absolute-path'?" in done.stderr
+    assert "--rules: there is no rule 'absolute-paths'; did you mean 'absolute-path'?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--opset=13", "--opset is about the export of a recipe; name it: --recipe=NAME"),
+        ("--report=r.json", "--report is about the export of a recipe"),
+        ("--recipe=net", "--no-load is about files without a recipe"),
+    ],
+)
+def test_what_needs_a_recipe_is_refused_without_one(project, check, flag, said):
+    save(project)
+    done = check("m.onnx", "--no-load", flag)
+    assert (done.returncode, said in done.stderr) == (USAGE, True)
 
 
 NATIVE = {"crash": "os.abort()", "timeout": "time.sleep(60)", "out-of-memory": "held = bytearray(2**28); time.sleep(60)"}
@@ -241,7 +255,7 @@ def test_no_runtime_is_exit_4_unless_nothing_is_loaded(project, check):
 
 def test_it_never_loads_torch(project):
     save(project)
-    done = project.command("onnx_ci", "check", "m.onnx", PYTHONPROFILEIMPORTTIME="1")
+    done = project.command("onnx_ci", "verify", "m.onnx", PYTHONPROFILEIMPORTTIME="1")
     imported = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines()}
     assert (done.returncode, {"onnx", "onnxruntime"} <= imported) == (PASSED, True)
     assert "torch" not in imported
@@ -256,7 +270,7 @@ def test_a_file_with_probe_weights_is_not_valid(project, check):
     assert check("m.onnx").returncode == PASSED
 
 
-@pytest.mark.parametrize("command", [("check",), ("show",), ("ops",), ("compare", "evil.onnx")], ids=" ".join)
+@pytest.mark.parametrize("command", [("verify",), ("show",), ("ops",), ("compare", "evil.onnx")], ids=" ".join)
 def test_names_in_a_file_cannot_begin_a_line_or_move_the_cursor(project, command):
     """A file in a pull request could otherwise give commands to GitHub, or hide what is printed before."""
 

@@ -1,28 +1,27 @@
-"""``onnx-ci check``: check existing ONNX files without a recipe."""
+"""What ``onnx-ci verify`` checks of files without a recipe: all that needs no model to compare with."""
 
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 import click
 
-from onnx_ci.cli.common import options_of, settings_from, style, with_exit_code
+from onnx_ci.cli.common import style
 from onnx_ci.config.settings import Settings
+from onnx_ci.config.values import EVERY_RECIPE
 from onnx_ci.environment.versions import require_runtime
-from onnx_ci.errors import ConfigurationError, ExitCode, did_you_mean, existing_file, first_line
+from onnx_ci.errors import ConfigurationError, ExitCode, existing_file, first_line
 from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.run_in_child import run_in_child
 from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.report.text import finding_lines
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Finding, Severity, Status
-from onnx_ci.results.rules import RULES, finding
-from onnx_ci.results.verdict import broken_rules, with_allowed
+from onnx_ci.results.rules import finding
+from onnx_ci.results.verdict import broken_rules, with_severities
 from onnx_ci.text import one_line
 
 
@@ -37,36 +36,21 @@ class FileResult:
     """The last output of a process that died."""
 
 
-@click.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE.onnx…", type=click.Path(path_type=Path))
-@click.option("--load/--no-load", default=True, show_default=True, help="Whether to load the files with ONNX Runtime, too.")
-@click.option("--allow", multiple=True, metavar="RULE", help="Report what breaks this rule, but do not fail. Repeatable.")
-@options_of("isolation", "timeout", "memory-limit", paths=False)
-@with_exit_code
-def check(files: tuple[Path, ...], load: bool, allow: tuple[str, ...], **flags: str | None) -> NoReturn:
-    r"""Check existing ONNX files without a recipe.
+def check_files(files: Sequence[Path], settings: Settings, *, load: bool) -> ExitCode:
+    """Check files one by one, and show each result.
 
-    A file must pass onnx.checker with full shape inference, have its external data next to it, contain no absolute paths and no
-    probe weights, and load in ONNX Runtime. What it computes is not compared with anything: for that, use `onnx-ci verify` or
-    `onnx-ci compare`.
-
-    \b
-    Examples:
-      onnx-ci check model.onnx
-      onnx-ci check --no-load models/*.onnx           faster, and without ONNX Runtime
-      onnx-ci check --allow=absolute-path model.onnx  dynamo writes paths into every node
+    Args:
+        files: the files.
+        settings: the settings; their severities for every recipe hold.
+        load: whether ONNX Runtime loads the files, too.
     """
-    settings = settings_from(flags)
-    for rule in allow:
-        if rule not in RULES:
-            raise ConfigurationError(f"--allow: there is no rule {rule!r}{did_you_mean(rule, RULES)}")
     if load:
         require_runtime()
     present = [path for path in files if _exists(path)]
     failed = 0
     for path in present:
         result = _check_apart(path, load, settings)
-        findings = with_allowed(result.findings, allow)
+        findings = with_severities(result.findings, settings.severities_for(EVERY_RECIPE))
         status = Status.FAILED if broken_rules(findings) else Status.PASSED
         failed += status is Status.FAILED
         about = f" ({one_line(result.about)})" if result.about else ""
@@ -76,8 +60,8 @@ def check(files: tuple[Path, ...], load: bool, allow: tuple[str, ...], **flags: 
     if len(files) > 1:
         click.echo(f"{len(present)} files: {len(present) - failed} passed, {failed} failed")
     if present:
-        click.echo("no numbers were compared: use onnx-ci verify (with a recipe) or onnx-ci compare (with another file)")
-    sys.exit(ExitCode.FAILED if failed else ExitCode.PASSED if len(present) == len(files) else ExitCode.USAGE)
+        click.echo("no numbers were compared: name a recipe (--recipe=NAME), or use onnx-ci compare (with another file)")
+    return ExitCode.FAILED if failed else ExitCode.PASSED if len(present) == len(files) else ExitCode.USAGE
 
 
 def _exists(path: Path) -> bool:
@@ -151,7 +135,7 @@ def _check(path: Path, load: bool, announce: Callable[[str], None]) -> FileResul
     try:
         OnnxRuntime().load(path, "cpu")
     except Exception as error:  # ONNX Runtime raises its own classes
-        remedy = "Operators of other domains need a library that is not available: use --no-load or --allow=load-error."
+        remedy = "Operators of other domains need a library that is not available: use --no-load or --rules=load-error=note."
         message = f"onnxruntime cannot load the file: {first_line(error)}"
         findings.append(finding("load-error", message, remedy=remedy if signature.foreign_domains else None))
     return FileResult(findings=tuple(findings), about=about)
