@@ -78,11 +78,11 @@ def repairs(name: str, recipe: onnx_ci.Recipe, exporter: str, opset: int) -> lis
     return [
         Repair(
             name=name,
-            words=each.move.words,
+            words=each.remedy.words,
             exporter=each.result.cell.exporter,
             opset=each.result.cell.opset,
-            options=each.move.options,
-            texts=each.move.texts,
+            options=each.remedy.options,
+            texts=each.remedy.texts,
         )
         for each in passing
         if each is not None

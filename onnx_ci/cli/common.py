@@ -257,6 +257,8 @@ class Commands:
     repeat: Callable[[Cell], str]
     why: Callable[[Cell], str] = lambda _: ""
     """The command that shows the nodes around the fault; empty if there is none."""
+    versions: Callable[[Cell], str] = lambda _: ""
+    """The command that tries other versions of packages; empty if there is none."""
     fix: Callable[[Cell], str] = lambda _: ""
     """The command that tries remedies; empty if there is none."""
 
@@ -299,7 +301,8 @@ def show_failures(results: Iterable[CellResult], commands: Commands, verbosity: 
 
 def _explained(result: CellResult, commands: Commands, *, has_notes: bool) -> str:
     cell = result.cell
-    return describe_result(result, commands.repeat(cell), why=commands.why(cell), fix=commands.fix(cell), has_notes=has_notes)
+    why, versions, fix = commands.why(cell), commands.versions(cell), commands.fix(cell)
+    return describe_result(result, commands.repeat(cell), why=why, versions=versions, fix=fix, has_notes=has_notes)
 
 
 def show_problems(problems: Iterable[Problem]) -> None:

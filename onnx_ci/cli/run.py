@@ -31,7 +31,7 @@ from onnx_ci.cli.common import (
 from onnx_ci.cli.grouped_help import GroupedCommand, GroupedOption
 from onnx_ci.cli.progress import Progress
 from onnx_ci.config.options import Group
-from onnx_ci.config.reproduce import fix_with_cli, repeat_with_cli, why_with_cli
+from onnx_ci.config.reproduce import fix_with_cli, repeat_with_cli, versions_with_cli, why_with_cli
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.events import CellJudged, Waiting
 from onnx_ci.engine.session import Session
@@ -115,6 +115,7 @@ def _commands(settings: Settings) -> Commands:
     return Commands(
         repeat=functools.partial(repeat_with_cli, settings=settings),
         why=functools.partial(why_with_cli, settings=settings),
+        versions=functools.partial(versions_with_cli, settings=settings),
         fix=functools.partial(fix_with_cli, settings=settings),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from onnx_ci.matrix.plan import CellTask
-from onnx_ci.pipeline.compare.judge import Judgement
+from onnx_ci.pipeline.judge import Judgement
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.results.records import CellEvidence, CpuVsGpu, ExportFacts, Finding, InputDomain, OutputDrift, SkipCause
 

@@ -23,11 +23,13 @@ from onnx_ci.pipeline.model.live_model import (
     has_same_values,
     in_small_operators,
     input_tensors,
+    largest_value,
     tensor_leaves,
 )
 from onnx_ci.pipeline.model.places import CallPlaces
 from onnx_ci.pipeline.prepare.prepare import Prepared
-from onnx_ci.pipeline.reference.reference import largest_value, run_in_float64, unit_in_last_place
+from onnx_ci.pipeline.reference.float64 import run_in_float64
+from onnx_ci.pipeline.reference.reference import unit_in_last_place
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import SourceLine
 

@@ -46,6 +46,7 @@ from onnx_ci.pipeline.model.live_model import (
     PrepareError,
     force_eager,
     has_noise,
+    largest_value,
     run,
     run_tree,
     tensor_leaves,
@@ -54,7 +55,7 @@ from onnx_ci.pipeline.model.live_model import (
 from onnx_ci.pipeline.model.places import CallPlaces, innermost, is_of_toolchain, source_line
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.reduce.program import is_in_place, is_random, mapped
-from onnx_ci.pipeline.reference.reference import largest_value, proportional_reference
+from onnx_ci.pipeline.reference.reference import proportional_reference
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import Culprit, Frozen, FrozenKind, SourceLine
 

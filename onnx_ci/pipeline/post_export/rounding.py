@@ -26,7 +26,7 @@ from onnx_ci.pipeline.model.module import plain_weights_of, replace_weight, weig
 aten = torch.ops.aten
 
 Within = Callable[[Call], AbstractContextManager[object]]
-"""Returns the context in which a call runs: for :func:`~onnx_ci.pipeline.reference.reference.run_in_float64`."""
+"""Returns the context in which a call runs: for :func:`~onnx_ci.pipeline.reference.float64.run_in_float64`."""
 
 _LEAST = 1e-7
 """convert_float_to_float16 replaces smaller positive constants by this one: the epsilon of a norm would become 0."""

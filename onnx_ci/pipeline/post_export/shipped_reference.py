@@ -27,7 +27,8 @@ from onnx_ci.pipeline.model.devices import exact_arithmetic
 from onnx_ci.pipeline.model.live_model import Outputs, has_noise, is_finite
 from onnx_ci.pipeline.post_export import rounding
 from onnx_ci.pipeline.prepare.prepare import Prepared
-from onnx_ci.pipeline.reference.reference import Reference, run_within, spread, with_noise_of
+from onnx_ci.pipeline.reference.float64 import run_within
+from onnx_ci.pipeline.reference.reference import Reference, spread, with_noise_of
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.text import listed

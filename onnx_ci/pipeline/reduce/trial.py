@@ -15,11 +15,10 @@ import onnx
 import torch
 
 from onnx_ci.pipeline.export.exporter_errors import describe_error
-from onnx_ci.pipeline.model.live_model import Outputs, differences, flatten_outputs, has_noise, has_same_values
+from onnx_ci.pipeline.model.live_model import Outputs, differences, flatten_outputs, has_noise, has_same_values, largest_value
 from onnx_ci.pipeline.reduce.program import Program
 from onnx_ci.pipeline.reduce.script import ExportCall, export_arguments, setup
-from onnx_ci.pipeline.reference.reference import largest_value
-from onnx_ci.pipeline.reference.ties import OtherTies
+from onnx_ci.pipeline.reference.perturbation import OtherTies
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.processes.capture import captured
 from onnx_ci.results.records import Finding

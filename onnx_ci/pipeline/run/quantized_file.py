@@ -11,7 +11,7 @@ import onnx
 import torch
 
 from onnx_ci.onnx_model.quantized import QuantizedActivation, quantized_activations, quantized_tensors, with_jitter
-from onnx_ci.pipeline.reference.reference import PERTURBATIONS
+from onnx_ci.pipeline.reference.perturbation import PERTURBATIONS
 from onnx_ci.pipeline.run.runtime import Runtime, Session
 
 _CLIPPED_SHARE = 0.001

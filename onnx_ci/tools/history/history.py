@@ -126,14 +126,12 @@ def _series(title: str, moments: Sequence[Sequence[Entry]]) -> Series:
         numbers = ((number(entry) for entry in entries) for entries in moments)
         return tuple(max((value for value in values if value is not None), default=None) for values in numbers)
 
+    def is_drift(line: tuple[str, ...]) -> bool:
+        return line[0] == "values" and line[-1] == "drift"
+
     return Series(
         title=title,
-        drift=largest(_drift),
+        drift=largest(lambda entry: max((each for line, each in entry.items() if is_drift(line)), default=None)),
         file_bytes=largest(lambda entry: entry["file-bytes",]),
         operators=largest(lambda entry: sum(value for line, value in entry.items() if line[0] == "operators")),
     )
-
-
-def _drift(entry: Entry) -> float | None:
-    drifts = (value for line, value in entry.items() if line[0] == "values" and line[-1] == "drift")
-    return max(drifts, default=None)

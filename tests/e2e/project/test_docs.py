@@ -22,6 +22,7 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import jsonschema
 import pytest
 import yaml
@@ -373,8 +374,8 @@ def parsed(words):
 def command_of(words):
     """The command that words begin with, and the other words."""
     command, rest = main, [*words]
-    while rest and rest[0] in getattr(command, "commands", {}):
-        command, rest = command.commands[rest[0]], rest[1:]
+    while rest and isinstance(command, click.Group) and rest[0] in command.list_commands(click.Context(command)):
+        command, rest = command.get_command(click.Context(command), rest[0]), rest[1:]
     return command, rest
 
 

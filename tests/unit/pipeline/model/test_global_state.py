@@ -94,11 +94,11 @@ def test_a_removed_working_directory_is_named_and_the_rest_is_restored(tmp_path,
         os.chdir(gone)
         gone.rmdir()
         torch.set_default_dtype(torch.float64)
-    assert state.changes.descriptions == (
+    assert state.descriptions == (
         "the working directory",
         "torch's default dtype (from torch.float32 to torch.float64)",
     )
-    state.changes.undo()
+    state.undo()
     assert (torch.get_default_dtype(), Path.cwd()) == (dtype, tmp_path)
 
 
