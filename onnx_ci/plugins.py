@@ -164,12 +164,12 @@ STAGES = PluginKind(
     members=("transform", "lossy", "keep_io_types", "max_drift", "domains", "is_static", "options"),
     is_class=False,
     ours={
-        "onnxsim": "onnx_ci.pipeline.post_export.simplifiers:ONNXSIM",
-        "onnxslim": "onnx_ci.pipeline.post_export.simplifiers:ONNXSLIM",
-        "ort-optimized": "onnx_ci.pipeline.post_export.simplifiers:ORT_OPTIMIZED",
-        "float16": "onnx_ci.pipeline.post_export.float16:FLOAT16",
-        "int8-dynamic": "onnx_ci.pipeline.post_export.quantization:INT8_DYNAMIC",
-        "int8-static": "onnx_ci.pipeline.post_export.quantization:INT8_STATIC",
+        "onnxsim": "onnx_ci.pipeline.post_export.passes:ONNXSIM",
+        "onnxslim": "onnx_ci.pipeline.post_export.passes:ONNXSLIM",
+        "ort-optimized": "onnx_ci.pipeline.post_export.passes:ORT_OPTIMIZED",
+        "float16": "onnx_ci.pipeline.post_export.passes:FLOAT16",
+        "int8-dynamic": "onnx_ci.pipeline.post_export.passes:INT8_DYNAMIC",
+        "int8-static": "onnx_ci.pipeline.post_export.passes:INT8_STATIC",
     },
 )
 

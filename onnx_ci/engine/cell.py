@@ -24,7 +24,7 @@ from onnx_ci.engine.weights import disagreements, first_weights, recipes_to_expo
 from onnx_ci.errors import EnvironmentLacksError, describe_exception, disk_error, first_line, open_files_error
 from onnx_ci.matrix.plan import CellTask
 from onnx_ci.onnx_model.files import files_in
-from onnx_ci.onnx_model.probe_mark import SUFFIX, mark_probe_weights
+from onnx_ci.onnx_model.signature import mark_probe_weights
 from onnx_ci.onnx_model.weightless import skeleton
 from onnx_ci.onnx_model.weights import stored_weights
 from onnx_ci.opsets import CUSTOM
@@ -40,8 +40,7 @@ from onnx_ci.pipeline.model.places import is_in_project
 from onnx_ci.pipeline.post_export.apply import apply_stage
 from onnx_ci.pipeline.post_export.shipped_reference import calibration_feeds
 from onnx_ci.pipeline.prepare.prepare import Prepared, Weights
-from onnx_ci.pipeline.run.runtime import Runtime
-from onnx_ci.pipeline.run.runtimes import make_runtime
+from onnx_ci.pipeline.run.runtime import Runtime, make_runtime
 from onnx_ci.processes.capture import captured, timed
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.processes.limits import Limits
@@ -310,7 +309,7 @@ def _keep(path: Path, folder: Path, evidence: Evidence) -> None:
     """Keep the file of the last trial; one with probe weights only if it breaks a rule that the other one does not."""
     *earlier, trial = evidence.trials
     if not trial.prepared.has_probe_weights:
-        remove_kept(folder / f"{path.stem}{SUFFIX}.onnx")  # an earlier run may have kept it
+        remove_kept(folder / f"{path.stem}{PROBE_SUFFIX}.onnx")  # an earlier run may have kept it
         evidence.artifact = str(move(path, folder))
     elif not path.is_dir() and earlier and broken_rules(trial.findings) - broken_rules(evidence.findings + earlier[0].findings):
         trial.logs.append(f"the file with probe weights is kept as {move(mark_probe_weights(path), folder)}")

@@ -24,8 +24,8 @@ from onnx_ci.pipeline.contract import contract
 from onnx_ci.pipeline.contract.facts import facts_of
 from onnx_ci.pipeline.contract.requirements import check_requirements
 from onnx_ci.pipeline.contract.weights import compare_weights
+from onnx_ci.pipeline.post_export.passes import ort_optimized
 from onnx_ci.pipeline.post_export.shipped_reference import ShippedReference
-from onnx_ci.pipeline.post_export.simplifiers import ort_optimized
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.pipeline.run.runtime import Runtime

@@ -47,7 +47,7 @@ def baseline(**entries):
 
 
 def said(new, old=FACTS, limits=BASELINE_LIMITS, **other):
-    return [(each.kind, each.words) for each in changes(entry(old), entry(new, **other), limits)]
+    return [(each.kind, each.text) for each in changes(entry(old), entry(new, **other), limits)]
 
 
 # --- what is said of a change
@@ -115,7 +115,7 @@ def test_outputs_that_change_places_with_their_types_are_swapped():
 def test_drift_and_observability():
     assert said(FACTS, drift=410) == [("drift", "drift of 'y' 1.9 → 410")]
     (better,) = changes(entry(drift=410), entry(), BASELINE_LIMITS)
-    assert (better.words, better.is_harmless) == ("drift of 'y' 410 → 1.9", True)
+    assert (better.text, better.is_harmless) == ("drift of 'y' 410 → 1.9", True)
     assert said(FACTS, drift=7.5) == [], "below what is quiet, times the limit"
     assert said(FACTS, drift=math.inf) == [("drift", "drift of 'y' 1.9 → inf")]
     assert said(FACTS, observability=0.6) == [("observability", "observability 100 % → 60 %")]

@@ -11,9 +11,10 @@ from toolbox.cells import recipe_of, run_one, task
 
 from onnx_ci.pipeline.prepare.prepare import prepare
 from onnx_ci.pipeline.reduce.record import record
-from onnx_ci.pipeline.reduce.script import ExportCall, script
-from onnx_ci.pipeline.reduce.trial import attempt, make
+from onnx_ci.pipeline.reduce.script import ExportCall
+from onnx_ci.pipeline.reduce.trial import attempt, run_eagerly
 from onnx_ci.tools.bundle.bundle import NoBundleError, Reduced, reduced
+from onnx_ci.tools.bundle.issue import script
 
 OF_THE_MODEL = {
     # A symbolic of the model's own, or an exporter that was told to let everything pass.
@@ -59,7 +60,7 @@ def test_a_fault_of_an_exporter_becomes_a_short_script(fault: Fault, tmp_path) -
     found = smallest(fault, path)
     nodes = [each for each in onnx.load(path).graph.node if each.op_type != "Constant"] if path.exists() else []
     assert (len(nodes) > 5) is (fault.name in MORE_NODES)
-    text = script(found.program, found.how, title=fault.name, tolerance=found.made.tolerance)
+    text = script(found.program, found.how, title=fault.name, tolerance=found.eager.tolerance)
     assert text.count("\n") <= 25
     assert attempt(found.program, found.how, path) is not None
 
@@ -85,7 +86,7 @@ def test_the_order_of_equal_values_which_nothing_defines_is_no_fault(tmp_path) -
     recipe = recipe_of(lambda x: x.sort(0).indices, torch.randint(0, 3, (32,)), input_names=["x"], output_names=["y"])
     prepared = prepare(task(recipe))
     program = record(prepared, prepared.example)
-    assert make(program) is None
+    assert run_eagerly(program) is None
     assert attempt(program, ExportCall(exporter="torchscript", opset=13), tmp_path / "model.onnx") is None
 
 
