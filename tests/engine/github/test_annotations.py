@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onnx_ci.collection.discovery import import_file
-from onnx_ci.github.annotations import annotations_of
+from onnx_ci.github.action import annotations_of
 
 
 @pytest.mark.parametrize(
