@@ -63,15 +63,13 @@ def settings_of(opset: int) -> Any:
 
 
 def plans(settings: Any) -> dict[str, Any]:
-    """The planned TorchScript cell of each recipe, by the recipe's name."""
+    """The TorchScript cell of each recipe, by the recipe's name."""
     from onnx_ci.engine.recipes import find_recipes
 
-    return {
-        planned.cell.recipe: planned for planned in find_recipes(dataclasses.replace(settings, isolation="none")).plan().cells
-    }
+    return {task.cell.recipe: task for task in find_recipes(dataclasses.replace(settings, isolation="none")).plan().cells}
 
 
-def two_cells(planned: Any) -> dict[str, Any]:
+def two_cells(task: Any) -> dict[str, Any]:
     """The figures of a recipe's first cell and of a later one, and which rules they break."""
     from onnx_ci.engine.one_process import Engine
     from onnx_ci.processes import capture
@@ -81,30 +79,30 @@ def two_cells(planned: Any) -> dict[str, Any]:
         figures = []
         for _ in ("first", "later"):
             start = time.process_time()
-            evidence = engine.run_cell(planned)
+            evidence = engine.run_cell(task)
             taken = time.process_time() - start
             figures.append({**evidence.timings, REST: taken - sum(evidence.timings.values())})
     return {"cells": figures, "broken": sorted(broken_rules(evidence.findings)), "is_exported": evidence.facts is not None}
 
 
-def export_alone(planned: Any) -> dict[str, Any]:
+def export_alone(task: Any) -> dict[str, Any]:
     """The wall seconds of a cell's export, while nothing else runs; ``None`` if it breaks off."""
     from onnx_ci.engine.one_process import Engine
 
     with Engine() as engine:
-        evidence = engine.run_cell(planned)
+        evidence = engine.run_cell(task)
     return {EXPORT: None if evidence.facts is None else evidence.timings[EXPORT]}
 
 
-def in_a_run(planned: Any, settings: Any) -> float:
+def in_a_run(task: Any, settings: Any) -> float:
     """The wall seconds of a run of one cell, in a process that has imported what exports need."""
     from onnx_ci.engine.scheduler import open_engine
 
     start = time.perf_counter()
     with open_engine(settings) as engine:
-        for _ in engine.run([planned]):
-            return time.perf_counter() - start
-    raise AssertionError("a cell without a result")
+        for _ in engine.events(task):
+            pass
+        return time.perf_counter() - start
 
 
 def wall(known: dict[str, Any], names: Sequence[str], settings: Any, repeat: int) -> None:
@@ -114,7 +112,7 @@ def wall(known: dict[str, Any], names: Sequence[str], settings: Any, repeat: int
     ratios, of_long = {}, []
     for name in names:
         runs = [
-            (in_a_fork(lambda planned=known[name]: export_alone(planned))[EXPORT], in_a_run(known[name], settings))
+            (in_a_fork(lambda task=known[name]: export_alone(task))[EXPORT], in_a_run(known[name], settings))
             for _ in range(repeat)
         ]
         if not all(export for export, _ in runs):
@@ -210,7 +208,7 @@ def main() -> None:
     print(f"{'recipe':24}" + "".join(f"{title:>9}" for title in ("export", "first", "later", "ratio", "later")))
     first, later, ratios = {}, {}, {}
     for name in names:
-        runs = [in_a_fork(lambda planned=known[name]: two_cells(planned)) for _ in range(options.repeat)]  # type: ignore[misc]
+        runs = [in_a_fork(lambda task=known[name]: two_cells(task)) for _ in range(options.repeat)]  # type: ignore[misc]
         if not all(run["is_exported"] for run in runs):
             print(f"{name:24} is not exported")
             continue

@@ -45,7 +45,7 @@ def planned_cells(opset: int):
 
     import onnx_ci
     from onnx_ci.config.settings import load_settings
-    from onnx_ci.matrix.plan import plan_cell
+    from onnx_ci.matrix.plan import task_of
     from onnx_ci.results.records import Cell
 
     models = {
@@ -58,7 +58,7 @@ def planned_cells(opset: int):
     for name, (model, sizes) in models.items():
         recipe = onnx_ci.recipe(name=name, input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "rows"}})
         cell = Cell(source="models.py", recipe=name, exporter="dynamo", opset=opset, device="cpu")
-        yield plan_cell(cell, recipe(lambda model=model, sizes=sizes: (model, (torch.randn(*sizes),))), settings)
+        yield task_of(cell, recipe(lambda model=model, sizes=sizes: (model, (torch.randn(*sizes),))), settings)
 
 
 def exports(side: str, opset: int) -> dict[str, list]:
@@ -75,7 +75,7 @@ def exports(side: str, opset: int) -> dict[str, list]:
     preload("dynamo")
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    prepared = [(planned.cell, prepare(planned)) for planned in planned_cells(opset)]
+    prepared = [(task.cell, prepare(task)) for task in planned_cells(opset)]
     gc.freeze()  # as in a fork; otherwise, it is chance which export pays for a search among all that is imported
     seconds: list[tuple[float, float]] = []
     digests = []

@@ -70,19 +70,19 @@ def repairs(name: str, recipe: onnx_ci.Recipe, exporter: str, opset: int) -> lis
     )
     with Recipes(settings) as recipes:
         recipes.add_object(Found(recipe, "tests/faults"))
-        (planned,) = recipes.plan().cells
-        search = Search(planned, recipes, settings)
+        (spec,) = recipes.plan().cells
+        search = Search(spec, recipes, settings)
         passing = [
             next((each for each in attempts if each.passes), None) for attempts in (search.settings(), search.rewrites(failed))
         ]
     return [
         Repair(
             name=name,
-            words=each.move.words,
+            words=each.remedy.words,
             exporter=each.result.cell.exporter,
             opset=each.result.cell.opset,
-            options=each.move.options,
-            texts=each.move.texts,
+            options=each.remedy.options,
+            texts=each.remedy.texts,
         )
         for each in passing
         if each is not None

@@ -33,7 +33,7 @@ from torch.onnx.verification import verify_onnx_program
 from onnx_ci.config.settings import find_root, load_settings
 from onnx_ci.engine import cell as cell_module
 from onnx_ci.engine.one_process import Engine
-from onnx_ci.matrix.plan import plan_cell
+from onnx_ci.matrix.plan import task_of
 from onnx_ci.opsets import default_exporter
 from onnx_ci.results.records import Cell, CellEvidence, Culprit, Severity
 
@@ -44,10 +44,10 @@ def study(name: str, options: argparse.Namespace) -> None:
     logging.disable()
     recipe = mixed()[name]
     cell = Cell(source="benchmarks", recipe=name, exporter=default_exporter(options.opset), opset=options.opset, device="cpu")
-    planned = plan_cell(cell, recipe, load_settings(find_root(Path.cwd())))
+    task = task_of(cell, recipe, load_settings(find_root(Path.cwd())))
     planter = Planter()
     with Engine() as engine, mock.patch.object(cell_module, "export", planter):
-        whole = sum(engine.run_cell(planned).timings.values())
+        whole = sum(engine.run_cell(task).timings.values())
         assert planter.clean is not None
         liveness = Liveness(planter.clean, planter.prepared)
         faults = faults_of(planter.clean, random.Random(f"{options.seed} {name}"))[: options.faults]
@@ -57,7 +57,7 @@ def study(name: str, options: argparse.Namespace) -> None:
             if faulty is None or liveness.of(faulty) != "alive":
                 return None
             planter.faulty = faulty
-            result = engine.run_cell(planned)
+            result = engine.run_cell(task)
             if not any(each.severity is Severity.ERROR and each.probe is not None for each in result.findings):
                 return None
             line = _judged(planted, result, whole)

@@ -39,7 +39,7 @@ import onnx_ci
 from onnx_ci.config.settings import find_root, load_settings
 from onnx_ci.engine import cell as cell_module
 from onnx_ci.engine.one_process import Engine
-from onnx_ci.matrix.plan import plan_cell
+from onnx_ci.matrix.plan import task_of
 from onnx_ci.opsets import default_exporter
 from onnx_ci.pipeline.export.exporter import Artifact, Export
 from onnx_ci.results.records import Cell, Status
@@ -605,12 +605,10 @@ def study(name: str, options: argparse.Namespace) -> None:
     logging.disable()
     recipe = mixed()[name]
     cell = Cell(source="benchmarks", recipe=name, exporter=default_exporter(options.opset), opset=options.opset, device="cpu")
-    planned = plan_cell(
-        cell, recipe, load_settings(find_root(Path.cwd()), flags={"max_drift": options.max_drift, "locate": False})
-    )
+    task = task_of(cell, recipe, load_settings(find_root(Path.cwd()), flags={"max_drift": options.max_drift, "locate": False}))
     planter = Planter()
     with Engine() as engine, mock.patch.object(cell_module, "export", planter):
-        clean = decide(engine.run_cell(planned))
+        clean = decide(engine.run_cell(task))
         if clean.status is not Status.PASSED or planter.clean is None:
             print(json.dumps({"clean": [each.message for each in clean.findings]}))
             return
@@ -633,7 +631,7 @@ def study(name: str, options: argparse.Namespace) -> None:
                 except NotPlantableError:
                     line["state"] = "elsewhere"
                 else:
-                    result = decide(engine.run_cell(planned))
+                    result = decide(engine.run_cell(task))
                     line |= {"onnx-ci": result.status is Status.FAILED, "status": str(result.status), "drift": _worst(result)}
                     line["rules"] = sorted({each.rule for each in result.findings if each.severity == "error"})
             print(json.dumps(line), flush=True)

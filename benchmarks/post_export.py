@@ -40,7 +40,7 @@ from onnx_ci.engine import cell as cell_module
 from onnx_ci.engine.one_process import Engine
 from onnx_ci.environment.versions import version_of
 from onnx_ci.matrix.drift_limit import DriftLimit
-from onnx_ci.matrix.plan import CellTask, plan_cell
+from onnx_ci.matrix.plan import CellTask, task_of
 from onnx_ci.opsets import default_exporter
 from onnx_ci.pipeline.export.exporter import Artifact, Export
 from onnx_ci.pipeline.inputs.random_values import random_like
@@ -198,10 +198,10 @@ def study(name: str, options: argparse.Namespace) -> None:
         ):
             for stage in options.stages.split(","):
                 with_stage = dataclasses.replace(recipe, then=stages_of([stage]))
-                planned = plan_cell(dataclasses.replace(cell, stage=stage), with_stage, settings)
+                task = task_of(dataclasses.replace(cell, stage=stage), with_stage, settings)
                 begin = time.perf_counter()
                 cache.made = cache.faulty = None
-                clean = decide(engine.run_cell(planned))
+                clean = decide(engine.run_cell(task))
                 worst = clean.worst
                 errors = [each for each in clean.findings if each.severity == "error"]
                 print(json.dumps({
@@ -212,18 +212,18 @@ def study(name: str, options: argparse.Namespace) -> None:
                     "seconds": time.perf_counter() - begin,
                 }), flush=True)  # fmt: skip
                 if clean.status is Status.PASSED and cache.made is not None:
-                    for line in faults_after(stage, planned, engine, cache, options):
+                    for line in faults_after(stage, task, engine, cache, options):
                         print(json.dumps({"stage": stage, **line}), flush=True)
 
 
 def faults_after(
-    stage: str, planned: CellTask, engine: Any, cache: Cache, options: argparse.Namespace
+    stage: str, task: CellTask, engine: Any, cache: Cache, options: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
-    made, rng = cache.made, random.Random(f"{options.seed} {planned.recipe.name} {stage}")
-    shipped = ShippedReference.of(cache.prepared, planned.stages, DriftLimit(default=SIZE))
-    size = Size(made, shipped, is_static=planned.stages[-1].is_static) if planned.is_lossy else None
-    liveness = None if planned.is_lossy else Liveness(made, cache.prepared)
-    faults = _alternating(low_precision_faults(made, rng) if planned.is_lossy else [], faults_of(made, rng))
+    made, rng = cache.made, random.Random(f"{options.seed} {task.recipe.name} {stage}")
+    shipped = ShippedReference.of(cache.prepared, task.stages, DriftLimit(default=SIZE))
+    size = Size(made, shipped, is_static=task.stages[-1].is_static) if task.is_lossy else None
+    liveness = None if task.is_lossy else Liveness(made, cache.prepared)
+    faults = _alternating(low_precision_faults(made, rng) if task.is_lossy else [], faults_of(made, rng))
     for fault in faults[: options.faults]:
         try:
             cache.faulty = fault.planted(made)
@@ -233,7 +233,7 @@ def faults_after(
         counts = measured > SIZE if size else liveness.of(cache.faulty) != "dead"
         line = {"fault": f"{fault.node}: {fault.description}", "kind": fault.kind, "counts": counts, "size": measured}
         if counts:
-            result = decide(engine.run_cell(planned))
+            result = decide(engine.run_cell(task))
             errors = [each for each in result.findings if each.severity == "error"]
             line |= {"found": result.status is Status.FAILED, "drift": result.worst and result.worst.drift,
                      "named": bool(errors) and {each.introduced_by for each in errors} == {stage}}  # fmt: skip

@@ -16,7 +16,7 @@ import torch
 
 import onnx_ci
 from onnx_ci.config.settings import load_settings
-from onnx_ci.matrix.plan import plan_cell
+from onnx_ci.matrix.plan import task_of
 from onnx_ci.onnx_model.signature import read_signature
 from onnx_ci.pipeline.compare.random_outputs import compare_random
 from onnx_ci.pipeline.compare.runtime_run import feeds_of
@@ -66,7 +66,7 @@ def measure(make: Callable[[], torch.nn.Module], runs: int) -> tuple[int, list[F
         training=True,
     )(lambda: (make(), (0.1 + 0.8 * torch.rand(8, 16),)))
     cell = Cell(source="random_models.py", recipe=recipe.name, exporter="torchscript", opset=OPSET, device="cpu")
-    prepared = prepare(plan_cell(cell, recipe, load_settings(Path(__file__).parent, flags={}, environment={})))
+    prepared = prepare(task_of(cell, recipe, load_settings(Path(__file__).parent, flags={}, environment={})))
     generator = torch.Generator().manual_seed(0)
     count, found = 0, []
     with TemporaryDirectory() as folder:

@@ -67,17 +67,23 @@ class AnsweringProcesses:
 
     def start(self, key: object, *arguments: object, **options: object) -> None:
         """Start a host, which is ready at once."""
-        self._events += [(key, {"stage": "build"}), (key, {"stage": "reference"}), (key, {"ready": True})]
+        from onnx_ci.engine.events import StageStarted, WorkerReady, message_of
+
+        events = (StageStarted(stage="build"), StageStarted(stage="reference"), WorkerReady())
+        self._events += [(key, message_of(event)) for event in events]
 
     def post(self, key: object, message: Mapping[str, Any]) -> None:
         """Make up the evidence about a cell."""
         from onnx_ci import Cell
+        from onnx_ci.engine.events import CellFinished, message_of
+        from onnx_ci.results.records import CellEvidence
 
-        data = message["planned"]["cell"]
+        data = message["spec"]["cell"]
         cell = Cell(**data)
         factor = random.Random(cell.id).uniform(0.5, 1.0)
-        data = {**varied(self._evidence[cell.opset], factor), **data, "id": cell.id}
-        self._events.append((key, {"result": json.loads(json.dumps(data))}))  # strings of its own, as from a process
+        evidence = CellEvidence.from_json({**varied(self._evidence[cell.opset], factor), **data, "id": cell.id})
+        finished = json.dumps(message_of(CellFinished(evidence=evidence)))
+        self._events.append((key, json.loads(finished)))  # strings of its own, as from a process
 
     def wait(self, seconds: float | None = None) -> list[tuple[object, dict[str, Any]]]:
         """Give the next message."""
@@ -99,6 +105,7 @@ def run_made_up(folder: Path, recipes: int, device: str) -> Iterator[int]:
     from onnx_ci.collection.discovery import Found
     from onnx_ci.config.settings import load_settings
     from onnx_ci.engine import file_processes
+    from onnx_ci.engine.events import CellJudged
     from onnx_ci.engine.session import Session
     from onnx_ci.matrix.plan import plan
 
@@ -113,8 +120,9 @@ def run_made_up(folder: Path, recipes: int, device: str) -> Iterator[int]:
     with Session(settings) as session:
         session.expect(plan(found, settings).cells)
         yield 9 * recipes
-        for _ in session.run():
-            yield 9 * recipes
+        for event in session.events():
+            if isinstance(event, CellJudged):
+                yield 9 * recipes
 
 
 def peak() -> float:
@@ -286,6 +294,7 @@ def shards(folder: Path, recipes: int, runs: int = 20) -> None:
 SLEEPING = '''
 import sys, time, types
 from pathlib import Path
+from onnx_ci.engine.events import CellFinished
 from onnx_ci.results.records import CellEvidence, ExportFacts
 
 PREPARATION, CELL = {preparation}, {cell}
@@ -301,15 +310,15 @@ class Sleeping:
 
     def close(self): ...
 
-    def run_cell(self, planned, artifact=None):
+    def events(self, spec, artifact=None):
         start = time.time()
-        if self.prepared != planned.cell.recipe:
-            self.prepared = planned.cell.recipe
+        if self.prepared != spec.cell.recipe:
+            self.prepared = spec.cell.recipe
             time.sleep(PREPARATION)
         time.sleep(CELL)
         with Path("times.txt").open("a") as times:
             times.write(f"{{start}} {{time.time()}}\\n")
-        return CellEvidence(cell=planned.cell)
+        yield CellFinished(evidence=CellEvidence(cell=spec.cell))
 
 
 module = types.ModuleType("onnx_ci.engine.scheduler")

@@ -54,8 +54,7 @@ if TYPE_CHECKING:
     from onnx_ci.pipeline.export.protocol import Exporter, ExportRequest
     from onnx_ci.pipeline.model.adapter import adapt
     from onnx_ci.pipeline.run.runtime import Runtime
-    from onnx_ci.tools.two_files.api import CompareOptions, compare
-    from onnx_ci.tools.two_files.file_comparison import FileComparison
+    from onnx_ci.tools.two_files.compare import CompareOptions, FileComparison, compare
 
 __all__ = [
     "Artifact",
@@ -133,8 +132,7 @@ __all__ = [
 
 _LAZY = {
     **dict.fromkeys(("RunOptions", "VerifyOptions", "export", "run", "verify"), "onnx_ci.api"),
-    **dict.fromkeys(("CompareOptions", "compare"), "onnx_ci.tools.two_files.api"),
-    "FileComparison": "onnx_ci.tools.two_files.file_comparison",
+    **dict.fromkeys(("CompareOptions", "FileComparison", "compare"), "onnx_ci.tools.two_files.compare"),
     "Artifact": "onnx_ci.pipeline.export.exporter",
     "ExportRequest": "onnx_ci.pipeline.export.protocol",
     "Exporter": "onnx_ci.pipeline.export.protocol",

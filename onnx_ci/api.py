@@ -17,7 +17,7 @@ from onnx_ci.config.values import Shard, parse_device
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.engine.session import Session
 from onnx_ci.errors import ConfigurationError, RecipeError, did_you_mean
-from onnx_ci.matrix.plan import plan_cell, plan_of
+from onnx_ci.matrix.plan import spec_of, task_of
 from onnx_ci.matrix.scope import RecipeScope, scope_of
 from onnx_ci.onnx_model.files import files_in
 from onnx_ci.onnx_model.signature import opset_of
@@ -112,7 +112,7 @@ def run(recipes: Iterable[Recipe], **options: Unpack[RunOptions]) -> RunReport:
                 raise RecipeError(f"two recipes are named {recipe.name!r}; rename one of them with name=...")
             catalogue.add_object(found)
         session.plan(catalogue)
-        for _ in session.run():
+        for _ in session.events():
             pass
     return session.report
 
@@ -136,15 +136,15 @@ def export(
     """
     settings = settings_of({}, ())
     scope = scope_of(_found(recipe, settings), settings)
-    planned = plan_cell(_cell(scope, opset, exporter, device), recipe, settings)
-    planned = dataclasses.replace(planned, is_quick=True)
+    task = task_of(_cell(scope, opset, exporter, device), recipe, settings)
+    task = dataclasses.replace(task, is_quick=True)
     with contextlib.ExitStack() as after_failure:
         if path is None:
             folder = tempfile.mkdtemp(prefix="onnx-ci-")
             after_failure.callback(shutil.rmtree, folder, ignore_errors=True)
             path = Path(folder, f"{recipe.name}.onnx")
         try:
-            exported = export_stage(prepare(planned), planned.cell, Path(path))
+            exported = export_stage(prepare(task), task.cell, Path(path))
         except PrepareError as error:
             raise RecipeError(f"{recipe.name}: {error.finding.message}") from None
         if exported.artifact is None:
@@ -248,8 +248,8 @@ def verify_recipe(
         artifact = Artifact(path=path.absolute())  # a recipe may change directory
         opset = opset or opset_of(files_in(artifact.path)[0]) or DEFAULT_OPSETS[-1]
         cell = _cell(recipes.scopes[name], opset, exporter, device, stage)
-        planned = plan_of(cell, recipes.scopes[name], settings)
-        result = session.judge(planned, artifact)
+        spec = spec_of(cell, recipes.scopes[name], settings)
+        result = session.judge(spec, artifact)
         if settings.report is not None:
             write_json(session.report, settings.report)
         return result

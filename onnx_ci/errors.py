@@ -6,6 +6,7 @@ import difflib
 import enum
 import errno
 import os
+import signal
 import traceback
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -15,7 +16,7 @@ from onnx_ci.owners import Owner, owner_of
 
 
 class ExitCode(enum.IntEnum):
-    """The exit codes of the ``onnx-ci`` command."""
+    """The exit codes of the ``onnx-ci`` command. That of a run is chosen in :func:`onnx_ci.results.verdict.exit_code`."""
 
     PASSED = 0
     FAILED = 1
@@ -23,6 +24,10 @@ class ExitCode(enum.IntEnum):
     INTERNAL = 3
     ENVIRONMENT = 4
     NOTHING_RAN = 5
+
+
+INTERRUPTED = 128 + signal.SIGINT
+"""The exit code of a command that Ctrl-C has ended, as a shell reports it; click's own is that of a failed cell."""
 
 
 class OnnxCiError(Exception):

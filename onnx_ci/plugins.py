@@ -71,7 +71,13 @@ class PluginKind(Collection[str]):
         return len(self.ours) + len(self._added())
 
     def _added(self) -> Mapping[str, EntryPoint]:
-        return {entry.name: entry for (group, _), entry in _checked(tuple(sys.path)).items() if group == self.group}
+        if self.group in OF_CELLS:
+            check_names()
+        return _checked(tuple(sys.path)).usable[self.group]
+
+    def problems(self) -> Mapping[str, str]:
+        """Why names that packages add cannot be used, or belong to another package, by name."""
+        return _checked(tuple(sys.path)).problems[self.group]
 
     def added(self, names: Iterable[str]) -> list[str]:
         """Those of ``names`` that other packages add."""
@@ -158,12 +164,12 @@ STAGES = PluginKind(
     members=("transform", "lossy", "keep_io_types", "max_drift", "domains", "is_static", "options"),
     is_class=False,
     ours={
-        "onnxsim": "onnx_ci.pipeline.post_export.simplifiers:ONNXSIM",
-        "onnxslim": "onnx_ci.pipeline.post_export.simplifiers:ONNXSLIM",
-        "ort-optimized": "onnx_ci.pipeline.post_export.simplifiers:ORT_OPTIMIZED",
-        "float16": "onnx_ci.pipeline.post_export.float16:FLOAT16",
-        "int8-dynamic": "onnx_ci.pipeline.post_export.quantization:INT8_DYNAMIC",
-        "int8-static": "onnx_ci.pipeline.post_export.quantization:INT8_STATIC",
+        "onnxsim": "onnx_ci.pipeline.post_export.passes:ONNXSIM",
+        "onnxslim": "onnx_ci.pipeline.post_export.passes:ONNXSLIM",
+        "ort-optimized": "onnx_ci.pipeline.post_export.passes:ORT_OPTIMIZED",
+        "float16": "onnx_ci.pipeline.post_export.passes:FLOAT16",
+        "int8-dynamic": "onnx_ci.pipeline.post_export.passes:INT8_DYNAMIC",
+        "int8-static": "onnx_ci.pipeline.post_export.passes:INT8_STATIC",
     },
 )
 
@@ -203,12 +209,14 @@ def plugin_versions() -> dict[str, str]:
 
 
 def check_names() -> None:
-    """Check the names of all that installed packages add.
+    """Check the names of all exporters, runtimes and stages that installed packages add.
 
     Raises:
         EnvironmentLacksError: a name cannot be used: it is one of ours, two packages add it, or it has other characters.
     """
-    _checked(tuple(sys.path))
+    for kind in OF_CELLS.values():
+        for problem in kind.problems().values():
+            raise EnvironmentLacksError(problem)
 
 
 @functools.lru_cache(maxsize=4)
@@ -218,18 +226,36 @@ def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     return tuple(entry for group in _KINDS for entry in entries.select(group=group))
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Checked:
+    """What packages add, by group and name."""
+
+    usable: Mapping[str, Mapping[str, EntryPoint]]
+    problems: Mapping[str, Mapping[str, str]]
+
+
 @functools.lru_cache(maxsize=4)
-def _checked(path: tuple[str, ...]) -> Mapping[tuple[str, str], EntryPoint]:
-    """The entry points by group and name. The errors are those of :func:`check_names`."""
-    checked: dict[tuple[str, str], EntryPoint] = {}
-    for entry in _installed(path):
-        kind = _KINDS[entry.group]
-        adds = f"{_package_of(entry)} adds the {kind.noun} {entry.name!r}"
-        if not re.fullmatch(NAME, entry.name):
-            rule = "a name begins with a letter and has letters, digits, - and _ only"
-            raise EnvironmentLacksError(f"{adds}, but {rule}; {_REMEDY}")
-        if entry.name in kind.ours or entry.name in RESERVED:
-            raise EnvironmentLacksError(f"{adds}, but that name is onnx-ci's own; {_REMEDY}")
-        if (other := checked.setdefault((entry.group, entry.name), entry)) is not entry:
-            raise EnvironmentLacksError(f"{adds}, and so does {_package_of(other)}: uninstall one of them")
-    return checked
+def _checked(path: tuple[str, ...]) -> _Checked:
+    """The entry points that are installed on ``path``. Where two packages add a name, only onnx-ci itself keeps it."""
+    usable: dict[str, dict[str, EntryPoint]] = {group: {} for group in _KINDS}
+    problems: dict[str, dict[str, str]] = {group: {} for group in _KINDS}
+    for entry in sorted(_installed(path), key=lambda entry: not _is_own(entry)):
+        kind, name = _KINDS[entry.group], entry.name
+        other = usable[kind.group].get(name)
+        if not re.fullmatch(NAME, name):
+            problem = f"but a name begins with a letter and has letters, digits, - and _ only; {_REMEDY}"
+        elif name in kind.ours or (kind is not COMMANDS and name in RESERVED) or (other is not None and _is_own(other)):
+            problem = f"but that name is onnx-ci's own; {_REMEDY}"
+        elif other is not None:
+            problem = f"and so does {_package_of(other)}: uninstall one of them"
+        else:
+            usable[kind.group][name] = entry
+            continue
+        problems[kind.group].setdefault(name, f"{_package_of(entry)} adds the {kind.noun} {name!r}, {problem}")
+    for group, entries in usable.items():
+        usable[group] = {name: entry for name, entry in entries.items() if name not in problems[group] or _is_own(entry)}
+    return _Checked(usable=usable, problems=problems)
+
+
+def _is_own(entry: EntryPoint) -> bool:
+    return entry.dist is not None and entry.dist.name == "onnx-ci"

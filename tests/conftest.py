@@ -85,7 +85,7 @@ def run_cells(project: Project) -> Callable[..., onnx_ci.RunReport]:
         settings = load_settings(project.root, flags={"opsets": "13", **options})
         with Session(settings) as session:
             session.plan(find_recipes(settings))
-            for _ in session.run():
+            for _ in session.events():
                 pass
         return session.report
 

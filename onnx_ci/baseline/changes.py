@@ -1,4 +1,4 @@
-"""The changes from one entry of a cell to another, in words."""
+"""The changes from one entry of a cell to another, or from one baseline of a recipe to another, in words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnx_ci.baseline.entry import Entry, Line
+from onnx_ci.baseline.file import Baseline
 from onnx_ci.environment.versions import describe_version_changes
+from onnx_ci.opsets import format_opsets
 from onnx_ci.results.records import DeclaredValue
 from onnx_ci.text import count
 
@@ -34,7 +36,7 @@ class Change:
 
     kind: str
     """One of :data:`onnx_ci.results.rules.BASELINE_CHANGES`."""
-    words: str
+    text: str
     is_harmless: bool = False
     """Whether it is a note at most: an improvement, or values that now depend on rounding and therefore on the machine."""
 
@@ -45,10 +47,10 @@ def changes(old: Entry, new: Entry, limits: Limits) -> list[Change]:
     outputs, former_names = _signature("output", old, new)
     tensors = [*_tensors("weights", "the weights differ", old, new), *_tensors("arguments", "the inputs differ", old, new)]
     return [
-        *(Change(kind="format", words=words) for words in _format(old, new)),
-        *(Change(kind="signature", words=words) for words in (*inputs, *outputs)),
-        *(Change(kind="operators", words=words) for words in _operators(old, new, limits)),
-        *(Change(kind="size", words=words) for words in _size(old, new, limits)),
+        *(Change(kind="format", text=text) for text in _format(old, new)),
+        *(Change(kind="signature", text=text) for text in (*inputs, *outputs)),
+        *(Change(kind="operators", text=text) for text in _operators(old, new, limits)),
+        *(Change(kind="size", text=text) for text in _size(old, new, limits)),
         *tensors,
         *_drift(former_names, old, new, limits),
         *(() if tensors else _values(former_names, old, new, limits)),
@@ -59,6 +61,24 @@ def changes(old: Entry, new: Entry, limits: Limits) -> list[Change]:
 def changed_versions(old: Entry, new: Entry) -> str:
     """The packages whose versions differ, as :func:`~onnx_ci.environment.versions.describe_version_changes` words them."""
     return describe_version_changes(_below(old, "versions"), _below(new, "versions"))
+
+
+def differences(old: Baseline | None, new: Baseline | None, limits: Limits) -> list[str]:
+    """The changes from one baseline of a recipe to another: one line for each change, with its opsets."""
+    before, now = ({} if baseline is None else baseline.cells for baseline in (old, new))
+    opsets_of: dict[tuple[str, str, str], list[int]] = {}
+    for place in sorted({*before, *now}):
+        if place not in now or place not in before:
+            lines = ["new" if place in now else "no longer recorded"]
+        else:
+            packages = changed_versions(before[place], now[place])
+            lines = [change.text for change in changes(before[place], now[place], limits)] + ([packages] if packages else [])
+        for line in lines:
+            opsets_of.setdefault((place.exporter, place.target, line), []).append(place.opset)
+    return [
+        f"{exporter} {target}, opset{'s' * (len(opsets) > 1)} {format_opsets(opsets)}: {line}"
+        for (exporter, target, line), opsets in opsets_of.items()
+    ]
 
 
 def is_same(line: Line, old: Entry, new: Entry, limits: Limits) -> bool:
@@ -104,16 +124,16 @@ def _signature(role: str, old: Entry, new: Entry) -> tuple[list[str], dict[str, 
     before, now = old[f"{role}s",], new[f"{role}s",]
     removed, added = [name for name in before if name not in now], [name for name in now if name not in before]
     former = {name: name for name in now if name in before}
-    words = []
+    lines = []
     if len(before) == len(now):
         for former_name, name in zip(before, now, strict=True):
             if former_name in removed and name in added:
                 former[name] = former_name
-                words.append(f"{role} {former_name!r} renamed to {name!r}")
-    words += [f"{role} {name!r} was removed" for name in removed if name not in former.values()]
-    words += [f"{role} {name!r} was added" for name in added if name not in former]
+                lines.append(f"{role} {former_name!r} renamed to {name!r}")
+    lines += [f"{role} {name!r} was removed" for name in removed if name not in former.values()]
+    lines += [f"{role} {name!r} was added" for name in added if name not in former]
     if not removed and not added and before != now:
-        words.append(f"{role}s reordered: {', '.join(before)} → {', '.join(now)}")
+        lines.append(f"{role}s reordered: {', '.join(before)} → {', '.join(now)}")
     declared: dict[str, tuple[DeclaredValue, DeclaredValue]] = {
         name: (old[role, former_name], new[role, name]) for name, former_name in former.items()
     }
@@ -123,11 +143,11 @@ def _signature(role: str, old: Entry, new: Entry) -> tuple[list[str], dict[str, 
     swapped: set[str] = set()
     for first, second in itertools.combinations(changed, 2):
         if types[first] == types[second][::-1]:
-            words.append(f"{role}s {first!r} and {second!r} swapped")
+            lines.append(f"{role}s {first!r} and {second!r} swapped")
             former[first], former[second] = former[second], former[first]
             swapped |= {first, second}
-    words += [f"{role} {name!r} {change}" for name in changed if name not in swapped for change in _type(*declared[name])]
-    return words, former
+    lines += [f"{role} {name!r} {change}" for name in changed if name not in swapped for change in _type(*declared[name])]
+    return lines, former
 
 
 def _type(old: DeclaredValue, new: DeclaredValue) -> Iterator[str]:
@@ -151,9 +171,9 @@ def _type(old: DeclaredValue, new: DeclaredValue) -> Iterator[str]:
 def _operators(old: Entry, new: Entry, limits: Limits) -> Iterator[str]:
     before, now = _below(old, "operators"), _below(new, "operators")
     differences = {name: now.get(name, 0) - before.get(name, 0) for name in sorted({**before, **now})}
-    words = [f"{_signed(number)} {name}" for name, number in differences.items() if abs(number) > limits["counts"]]
-    if words:  # additions first: a device may not support them
-        yield ", ".join(sorted(words, key=lambda text: text.startswith("−")))
+    lines = [f"{_signed(number)} {name}" for name, number in differences.items() if abs(number) > limits["counts"]]
+    if lines:  # additions first: a device may not support them
+        yield ", ".join(sorted(lines, key=lambda text: text.startswith("−")))
 
 
 def _signed(number: int) -> str:
@@ -200,7 +220,7 @@ def _drift(former_names: Mapping[str, str], old: Entry, new: Entry, limits: Limi
     for name, former_name in former_names.items():
         before, now = old.get(("values", former_name, "drift")), new.get(("values", name, "drift"))
         if before is not None and now is not None and not same_drift(before, now, limits):
-            yield Change(kind="output-drift", words=f"drift of {name!r} {before:.3g} → {now:.3g}", is_harmless=now < before)
+            yield Change(kind="output-drift", text=f"drift of {name!r} {before:.3g} → {now:.3g}", is_harmless=now < before)
 
 
 def same_drift(old: float, new: float, limits: Limits) -> bool:
@@ -218,21 +238,21 @@ def _values(former_names: Mapping[str, str], old: Entry, new: Entry, limits: Lim
     changed = [name for name, multiple in units.items() if multiple > 1]
     for name, former_name in former_names.items():
         if ("values", former_name, "noise") in old and ("values", name, "noise") not in new:
-            yield Change(kind="values", words=f"values of {name!r} can no longer be compared", is_harmless=True)
+            yield Change(kind="values", text=f"values of {name!r} can no longer be compared", is_harmless=True)
     swapped: set[str] = set()
     for first, second in itertools.combinations(changed, 2):
         crossed = ((former_names[second], first), (former_names[first], second))
         if all(_units(former_name, name, old, new, limits) <= 1 for former_name, name in crossed):
-            yield Change(kind="values", words=f"outputs {first!r} and {second!r} swapped their values")
+            yield Change(kind="values", text=f"outputs {first!r} and {second!r} swapped their values")
             swapped |= {first, second}
     for name in changed:
         if name not in swapped:
-            words = _changed_values(name, former_names[name], old, new, units[name] * limits["values"])
-            yield Change(kind="values", words=words)
+            text = _changed_values(name, former_names[name], old, new, units[name] * limits["values"])
+            yield Change(kind="values", text=text)
     for name, former_name in former_names.items():
         before, now = old.get(("values", former_name, "noise")), new.get(("values", name, "noise"))
         if before is not None and now is not None and not _within_factor(before, now, limits["noise"]):
-            yield Change(kind="output-drift", words=f"noise of {name!r} {before:.3g} → {now:.3g}", is_harmless=now < before)
+            yield Change(kind="output-drift", text=f"noise of {name!r} {before:.3g} → {now:.3g}", is_harmless=now < before)
 
 
 def _changed_values(name: str, former_name: str, old: Entry, new: Entry, noises: float) -> str:
@@ -293,8 +313,8 @@ def _tensors(kind: str, message: str, old: Entry, new: Entry) -> Iterator[Change
         reason = "same shapes, different values"
         if kind == "weights":  # whose they are is not recorded
             reason += "; probe weights also change with what the model computes"
-    words = f"{message} ({reason}), so values are not compared"
-    yield Change(kind="inputs" if kind == "arguments" else kind, words=words)
+    text = f"{message} ({reason}), so values are not compared"
+    yield Change(kind="inputs" if kind == "arguments" else kind, text=text)
 
 
 def _same_tensors(kind: str, old: Entry, new: Entry) -> bool:
@@ -309,5 +329,5 @@ def _same_tensors(kind: str, old: Entry, new: Entry) -> bool:
 def _observability(old: Entry, new: Entry, limits: Limits) -> Iterator[Change]:
     line = ("observability",)
     if line in old and line in new and abs(new[line] - old[line]) > limits["observability"]:
-        words = f"observability {old[line]:.0%} → {new[line]:.0%}".replace("%", " %")
-        yield Change(kind="observability", words=words, is_harmless=new[line] > old[line])
+        text = f"observability {old[line]:.0%} → {new[line]:.0%}".replace("%", " %")
+        yield Change(kind="observability", text=text, is_harmless=new[line] > old[line])

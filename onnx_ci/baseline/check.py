@@ -11,8 +11,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from onnx_ci.baseline.changes import Limits, changed_versions, changes, is_same
-from onnx_ci.baseline.changes_by_opset import differences
+from onnx_ci.baseline.changes import Limits, changed_versions, changes, differences, is_same
 from onnx_ci.baseline.entry import Entry, entry_of, without_values
 from onnx_ci.baseline.file import Baseline, Place
 from onnx_ci.baseline.folder import BaselineFolder
@@ -117,7 +116,7 @@ class Baselines:
         remedy = f"If the change is intended, record it, review the difference and commit it: {command}"
         for change in changed:
             if severity := self._severity(cell.recipe, change.kind, is_harmless=change.is_harmless):
-                message = f"{change.words}; meanwhile {packages}" if packages else change.words
+                message = f"{change.text}; meanwhile {packages}" if packages else change.text
                 yield finding("baseline-drift", message, severity=severity, remedy=remedy, baseline_change=change.kind)
         if packages and not changed and (severity := self._severity(cell.recipe, "versions")):
             message = f"{packages}, and nothing else changed"

@@ -124,8 +124,8 @@ def _header(path: tuple[str, ...]) -> str:
     return f"[{'.'.join(map(_key, path))}]"
 
 
-def _key(word: str) -> str:
-    return word if _BARE.fullmatch(word) else _toml(word)
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else _toml(name)
 
 
 def _toml(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The folder with the baselines of a project: one file for each recipe, written whole."""
+"""The folder with the baselines of a project: one file for each recipe, written whole; now, and at other commits."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from onnx_ci.baseline.file import Baseline, BaselineError, as_text, read
+from onnx_ci.environment.git import Git
 from onnx_ci.processes.scratch import HAS_LOCKS, lock
 from onnx_ci.results.files import write_text
 from onnx_ci.whole_files import ABANDONED_AFTER, read_regular, remove_unfinished
@@ -57,13 +58,23 @@ class BaselineFolder:
 
     def load_file(self, path: Path) -> Baseline | None:
         """The baseline in a file of the folder, or ``None`` if there is none. Raises the errors of :meth:`load`."""
-        text = _text_of(path)
-        if text is None:
+        try:
+            text = read_regular(path, _LARGEST_FILE).decode()
+        except FileNotFoundError:
             return None
+        except UnicodeDecodeError:
+            raise BaselineError(f"{path} is not a text file; restore the file with git") from None
+        except OSError as error:
+            raise BaselineError(f"{path} cannot be read: {error.strerror}") from None
         baseline = read(text, path)
         if file_name(baseline.recipe) != path.name:
             raise BaselineError(f"{path} is the baseline of {baseline.recipe!r}; rename it to {file_name(baseline.recipe)}")
         return baseline
+
+    def load_all(self) -> dict[str, Baseline]:
+        """Everything that is recorded, by recipe. Raises the errors of :meth:`load`."""
+        baselines = map(self.load_file, self.files())
+        return {baseline.recipe: baseline for baseline in baselines if baseline is not None}
 
     def store(self, baseline: Baseline) -> None:
         """Replace what is recorded for a recipe.
@@ -115,12 +126,37 @@ class BaselineFolder:
             yield
 
 
-def _text_of(path: Path) -> str | None:
-    try:
-        return read_regular(path, _LARGEST_FILE).decode()
-    except FileNotFoundError:
-        return None
-    except UnicodeDecodeError:
-        raise BaselineError(f"{path} is not a text file; restore the file with git") from None
-    except OSError as error:
-        raise BaselineError(f"{path} cannot be read: {error.strerror}") from None
+# --- at other commits, read from git without changing the working tree ------------------------------------------------
+
+
+def baselines_at(revision: str, folder: Path) -> dict[str, Baseline]:
+    """The baselines in ``folder`` at a revision, by recipe.
+
+    Args:
+        revision: a git revision, such as ``main``, ``HEAD~3`` or a tag.
+        folder: where baselines are stored now. It need not exist.
+
+    Raises:
+        ConfigurationError: the revision or the repository does not exist, or a baseline cannot be read.
+        EnvironmentLacksError: git is not installed.
+    """
+    git, inside = git_of(folder)
+    baselines = [
+        read(git.ask("cat-file", "blob", blob), Path(f"{revision}:{name}"))
+        for name, blob in files_at(git, git.commit(revision), inside)
+    ]
+    return {baseline.recipe: baseline for baseline in baselines}
+
+
+def git_of(folder: Path) -> tuple[Git, str]:
+    """The repository that contains ``folder``, and the path of the folder in it. The folder need not exist."""
+    git = Git(next(place for place in (folder, *folder.parents) if place.is_dir()))
+    return git, Path(os.path.relpath(folder.resolve(), git.top.resolve())).as_posix()
+
+
+def files_at(git: Git, commit: str, folder: str) -> Iterator[tuple[str, str]]:
+    """The file names of the baselines in ``folder`` at a commit, each with its blob."""
+    for entry in git.ask("ls-tree", "-z", commit, f"{folder}/").split("\0"):
+        status, _, name = entry.partition("\t")
+        if name.endswith(SUFFIX):
+            yield name, status.split()[2]

@@ -121,6 +121,11 @@ def seen() -> ReadSet:
     )
 
 
+def seen_if_watched() -> ReadSet | None:
+    """What :func:`seen` returns; ``None`` unless this process, or one from which it was forked, has called :func:`watch`."""
+    return seen() if _record.hooks else None
+
+
 class _Record:
     """What this process has seen so far. A fork has a copy."""
 

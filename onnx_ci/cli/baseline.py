@@ -8,10 +8,9 @@ from pathlib import Path
 
 import click
 
-from onnx_ci.baseline.changes_by_opset import differences
+from onnx_ci.baseline.changes import differences
 from onnx_ci.baseline.file import Baseline, Place, as_text
-from onnx_ci.baseline.folder import BaselineFolder
-from onnx_ci.baseline.revisions import baselines_at, baselines_now
+from onnx_ci.baseline.folder import BaselineFolder, baselines_at
 from onnx_ci.cli.common import (
     find_recipes,
     options_of,
@@ -87,7 +86,7 @@ def diff(revision: str, recipes: tuple[str, ...], **flags: str | None) -> None:
     """
     settings = settings_from(flags)
     folder = _folder(settings)
-    before, now = baselines_at(revision, folder.path), baselines_now(folder)
+    before, now = baselines_at(revision, folder.path), folder.load_all()
     lines = [
         f"{recipe} {line}"
         for recipe in _chosen(recipes, {**before, **now})
@@ -114,7 +113,7 @@ def show(recipes: tuple[str, ...], **flags: str | None) -> None:
       onnx-ci baseline show lstm::opset13-cpu
     """
     folder = _folder(settings_from(flags))
-    baselines = baselines_now(folder)
+    baselines = folder.load_all()
     if not baselines:
         raise ConfigurationError(f"nothing is recorded in {folder.path}; record it with onnx-ci baseline update")
     if not recipes:
@@ -143,7 +142,7 @@ def prune(yes: bool, **flags: str | None) -> None:
     """
     settings = settings_from(flags)
     folder = _folder(settings)
-    obsolete = _obsolete(settings, baselines_now(folder))
+    obsolete = _obsolete(settings, folder.load_all())
     for recipe, places in obsolete.items():
         click.echo(f"{folder.file_of(recipe).name}: {_in_words(places)}")
     if not obsolete:
@@ -187,7 +186,7 @@ def _obsolete(settings: Settings, baselines: dict[str, Baseline]) -> dict[str, l
         raise ConfigurationError(
             "no recipe was found, so everything would be removed; if that is intended, remove the folder yourself"
         )
-    existing = {(planned.cell.recipe, Place.of(planned.cell)) for planned in plans}
+    existing = {(spec.cell.recipe, Place.of(spec.cell)) for spec in plans}
     obsolete = {}
     for recipe, recorded in sorted(baselines.items()):
         is_removed = recipe not in recipes.scopes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,8 +23,8 @@ from onnx_ci.config.values import OFF
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.engine.recipes import find_recipes as find
 from onnx_ci.environment.versions import describe_bug
-from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError, did_you_mean, existing_file
-from onnx_ci.matrix.plan import CellSpec, plan_of
+from onnx_ci.errors import INTERRUPTED, ConfigurationError, ExitCode, OnnxCiError, did_you_mean, existing_file
+from onnx_ci.matrix.plan import CellSpec, spec_of
 from onnx_ci.matrix.scope import RecipeScope
 from onnx_ci.plugins import EXPORTERS
 from onnx_ci.processes.signals import interrupts_noted, was_interrupted
@@ -163,7 +162,7 @@ def _exit_code_of(command: Callable[[], None]) -> int | None:
 
 def _interrupted() -> int:
     click.echo("onnx-ci: interrupted", err=True)
-    return 128 + signal.SIGINT  # as a shell reports it; click's own is that of a failed cell
+    return INTERRUPTED
 
 
 def settings_from(flags: Mapping[str, str | None]) -> Settings:
@@ -193,7 +192,7 @@ def recipe_named(name: str, recipes: Recipes) -> RecipeScope:
 class NamedCell:
     """A cell that the command line names, and the recipes among which it was found."""
 
-    planned: CellSpec
+    spec: CellSpec
     recipes: Recipes
 
 
@@ -229,7 +228,7 @@ def cell_or_file(name: str, settings: Settings, paths: tuple[Path, ...] = ()) ->
         if part is not None and part not in choices:
             use = f"; use {', '.join(choices)}{did_you_mean(part, choices)}" if choices else ""
             raise ConfigurationError(f"{name}: {scope.name} has no {what} {part!r}{use}")
-    return NamedCell(planned=plan_of(cell, scope, settings), recipes=recipes)
+    return NamedCell(spec=spec_of(cell, scope, settings), recipes=recipes)
 
 
 @contextlib.contextmanager
@@ -258,6 +257,8 @@ class Commands:
     repeat: Callable[[Cell], str]
     why: Callable[[Cell], str] = lambda _: ""
     """The command that shows the nodes around the fault; empty if there is none."""
+    versions: Callable[[Cell], str] = lambda _: ""
+    """The command that tries other versions of packages; empty if there is none."""
     fix: Callable[[Cell], str] = lambda _: ""
     """The command that tries remedies; empty if there is none."""
 
@@ -300,7 +301,8 @@ def show_failures(results: Iterable[CellResult], commands: Commands, verbosity: 
 
 def _explained(result: CellResult, commands: Commands, *, has_notes: bool) -> str:
     cell = result.cell
-    return describe_result(result, commands.repeat(cell), why=commands.why(cell), fix=commands.fix(cell), has_notes=has_notes)
+    why, versions, fix = commands.why(cell), commands.versions(cell), commands.fix(cell)
+    return describe_result(result, commands.repeat(cell), why=why, versions=versions, fix=fix, has_notes=has_notes)
 
 
 def show_problems(problems: Iterable[Problem]) -> None:

@@ -17,6 +17,7 @@ from onnx_ci.config.settings import Settings, find_root, read_settings, tool_sch
 from onnx_ci.errors import ExitCode, OnnxCiError
 from onnx_ci.results.json_data import to_json
 from onnx_ci.results.records import Problem
+from onnx_ci.results.verdict import exit_code_of_plan
 from onnx_ci.text import count
 
 
@@ -84,12 +85,10 @@ def _check(paths: tuple[Path, ...], flags: dict[str, str | None]) -> ExitCode:
     problems += problems_of_files
     for problem in problems:
         click.echo(f"{problem.source}{'' if problem.line is None else f':{problem.line}'}: {problem.message}")
-    if problems:
-        return ExitCode.USAGE
-    if not files:
+    if not problems and not files:
         patterns = ", ".join(settings.recipe_files)
         click.echo(f"onnx-ci: no recipe file was found; recipe files are {patterns}; onnx-ci init writes one", err=True)
-        return ExitCode.NOTHING_RAN
-    recipes = sum(max(len(declaration.names), 1) for declaration in declared)
-    click.echo(f"settings and {count(len(files), 'recipe file')} are well-formed, with {count(recipes, 'recipe')}")
-    return ExitCode.PASSED
+    elif not problems:
+        recipes = sum(max(len(declaration.names), 1) for declaration in declared)
+        click.echo(f"settings and {count(len(files), 'recipe file')} are well-formed, with {count(recipes, 'recipe')}")
+    return exit_code_of_plan(files, problems=problems)

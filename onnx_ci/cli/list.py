@@ -17,7 +17,6 @@ from onnx_ci.cli.grouped_help import GroupedCommand
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.recipes import Recipes
-from onnx_ci.errors import ExitCode
 from onnx_ci.matrix.plan import CellSpec, cells_in_shard, with_recipe
 from onnx_ci.matrix.scope import CellChoice, choose_cells, has_tag, unselected_cells
 from onnx_ci.matrix.shards import Durations, partition, recorded_durations
@@ -25,6 +24,7 @@ from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.results.records import Cell
+from onnx_ci.results.verdict import exit_code_of_plan
 from onnx_ci.text import one_line
 
 
@@ -69,35 +69,35 @@ def list_cells(paths: tuple[Path, ...], why: bool, verbose: bool, **flags: str |
     if not cells:
         reason = why_nothing_ran(scopes, settings, is_planned=False)
         click.echo(f"onnx-ci: no cells: {reason}", err=True)
-    sys.exit(ExitCode.USAGE if recipes.problems else ExitCode.PASSED if cells else ExitCode.NOTHING_RAN)
+    sys.exit(exit_code_of_plan(cells, problems=recipes.problems))
 
 
 def _inputs(recipes: Recipes, cells: Collection[Cell]) -> dict[tuple[str, str], list[str]]:
     """A line for each input of each recipe that has one of the cells, by file and recipe; or why the inputs are unknown."""
     settings = recipes.settings
     plans: dict[tuple[str, str], CellSpec] = {}
-    for planned in recipes.plan().cells:
-        if planned.cell in cells:
-            plans.setdefault((planned.cell.source, planned.cell.recipe), planned)
+    for spec in recipes.plan().cells:
+        if spec.cell in cells:
+            plans.setdefault((spec.cell.source, spec.cell.recipe), spec)
     inputs = {}
-    works = {key: (key[1], functools.partial(_send_described, planned, settings)) for key, planned in plans.items()}
+    works = {key: (key[1], functools.partial(_send_described, spec, settings)) for key, spec in plans.items()}
     for key, event in recipes.run_all(works, Limits.of(settings)):
         inputs[key] = [f"unknown: building the model {event.message}"] if isinstance(event, Death) else event[LAST]
     return inputs
 
 
-def _send_described(planned: CellSpec, settings: Settings, recipe: Recipe, send: Send) -> None:
-    send({LAST: _described(planned, settings, recipe)})
+def _send_described(spec: CellSpec, settings: Settings, recipe: Recipe, send: Send) -> None:
+    send({LAST: _described(spec, settings, recipe)})
 
 
-def _described(planned: CellSpec, settings: Settings, recipe: Recipe) -> list[str]:
+def _described(spec: CellSpec, settings: Settings, recipe: Recipe) -> list[str]:
     from onnx_ci.pipeline.model.live_model import PrepareError, SkippedByRecipeError
     from onnx_ci.pipeline.prepare.prepare import describe_inputs
     from onnx_ci.processes.capture import captured
 
     try:
         with captured():
-            return [each.in_words for each in describe_inputs(with_recipe(planned, recipe, settings))]
+            return [each.in_words for each in describe_inputs(with_recipe(spec, recipe, settings))]
     except PrepareError as error:
         return [f"unknown: {error.finding.message}"]
     except SkippedByRecipeError as error:

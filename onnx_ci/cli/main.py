@@ -13,6 +13,7 @@ from onnx_ci.cli.common import with_colour, with_exit_code
 from onnx_ci.environment.this_process import set_torch_variables
 from onnx_ci.errors import EnvironmentLacksError, ExitCode, did_you_mean
 from onnx_ci.plugins import COMMANDS
+from onnx_ci.text import one_line
 from onnx_ci.version import __version__
 
 
@@ -24,17 +25,21 @@ class _Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, if there is one.
-
-        Raises:
-            EnvironmentLacksError: a package adds it, but it cannot be loaded.
-        """
-        command: click.Command | None = COMMANDS.load(cmd_name) if cmd_name in COMMANDS else None
-        return command
+        """The command of that name, if there is one. One that cannot be loaded or used ends the process with the reason."""
+        try:
+            if cmd_name in COMMANDS:
+                command: click.Command = COMMANDS.load(cmd_name)
+                return command
+            if cmd_name in COMMANDS.problems():
+                raise EnvironmentLacksError(COMMANDS.problems()[cmd_name])
+        except EnvironmentLacksError as error:
+            click.echo(f"onnx-ci: {one_line(str(error))}", err=True)
+            ctx.exit(error.exit_code)
+        return None
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that is called. A name that is none is an error that suggests the nearest one."""
-        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+        if args and not args[0].startswith("-") and args[0] not in {*COMMANDS, *COMMANDS.problems()}:
             raise click.UsageError(f"there is no command {args[0]!r}{did_you_mean(args[0], COMMANDS)}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -45,9 +50,11 @@ class _Commands(click.Group):
             try:
                 text = COMMANDS.load(name).get_short_help_str(formatter.width - 20)
             except EnvironmentLacksError as error:  # the package must not cost the help of the others
-                text = str(error)
+                text = one_line(str(error))
             heading = "Commands" if name in COMMANDS.ours else f"From {COMMANDS.distribution(name)}"
             rows.setdefault("Tools" if heading == "From onnx-ci" else heading, []).append((name, text))
+        if problems := COMMANDS.problems():
+            rows["Commands that cannot be used"] = [(one_line(name), one_line(text)) for name, text in problems.items()]
         for heading, commands in rows.items():
             with formatter.section(heading):
                 formatter.write_dl(commands)

@@ -12,13 +12,14 @@ import click
 from onnx_ci.cache.verdicts import VerdictCache
 from onnx_ci.cli.common import find_recipes, options_of, settings_from, show_problems, with_exit_code, with_no_cache
 from onnx_ci.environment.versions import versions
-from onnx_ci.errors import ConfigurationError, ExitCode
+from onnx_ci.errors import ConfigurationError
 from onnx_ci.matrix.github_matrix import as_github, as_text, jobs_by_opset, jobs_by_shard
 from onnx_ci.matrix.scope import choose_cells
 from onnx_ci.matrix.shards import Durations, read_durations
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.results.files import write_json
 from onnx_ci.results.run_report import RunReport
+from onnx_ci.results.verdict import exit_code_of_plan
 
 
 def _takes_flags_of_run(command: Callable[..., object]) -> Callable[..., object]:
@@ -80,7 +81,7 @@ def print_matrix(
     if not cells:
         reason = why_nothing_ran(scopes, settings, is_planned=False)
         click.echo(f"onnx-ci: no cells: {reason}", err=True)
-        sys.exit(ExitCode.NOTHING_RAN)
+        sys.exit(exit_code_of_plan(cells))
     if shards is None:
         jobs = jobs_by_opset(cells, cuda_runner)
     else:
@@ -94,4 +95,4 @@ def print_matrix(
         write_json(RunReport(environment=versions(), settings=settings.shown(), cells=(), in_other_jobs=ids), plan)
     for line in [as_github(jobs)] if form == "github" else as_text(jobs, durations.seconds):
         click.echo(line)
-    sys.exit(ExitCode.PASSED)
+    sys.exit(exit_code_of_plan(cells))

@@ -42,6 +42,11 @@ class Progress:
         self._time_left = TimeLeft(cells, durations)
         self.show()
 
+    @property
+    def place(self) -> str:
+        """``"[2/9] "``: how many cells are done; empty before the first one."""
+        return f"[{self._done}/{len(self._cells)}] " if self._done else ""
+
     def add(self, result: CellResult) -> None:
         """Count the result of the next cell, and clear the line so that the result can be printed."""
         self._done += 1

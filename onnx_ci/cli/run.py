@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,17 +30,19 @@ from onnx_ci.cli.common import (
 )
 from onnx_ci.cli.grouped_help import GroupedCommand, GroupedOption
 from onnx_ci.cli.progress import Progress
-from onnx_ci.cli.waiting import WaitingResults
 from onnx_ci.config.options import Group
-from onnx_ci.config.reproduce import fix_with_cli, repeat_with_cli, why_with_cli
+from onnx_ci.config.reproduce import fix_with_cli, repeat_with_cli, versions_with_cli, why_with_cli
 from onnx_ci.config.settings import Settings
+from onnx_ci.engine.events import CellJudged, Waiting
 from onnx_ci.engine.session import Session
-from onnx_ci.errors import ExitCode, UnwrittenError
+from onnx_ci.errors import UnwrittenError
 from onnx_ci.matrix.plan import Matrix
+from onnx_ci.processes.limits import LONGEST_SILENCE
 from onnx_ci.report.causes import failure_key
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.report.text import describe_missing_device
 from onnx_ci.report.written import written_files
+from onnx_ci.results.records import Cell, CellResult
 from onnx_ci.results.verdict import RunVerdict
 from onnx_ci.text import one_line
 
@@ -77,18 +81,17 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
     """Run every cell of the recipes in ``paths``, show the results, and exit with the exit code of the run."""
     files = written_files(settings, summary)
     progress = Progress(is_live=sys.stdout.isatty() and verbosity != QUIET)
-    unwritten = ""
+    unwritten: UnwrittenError | None = None
     cache = VerdictCache.open(settings)
-    watch = progress.show if progress.is_live else None
     try:
-        with Session(settings, cache=cache, watch=watch, also_written=files) as session:
+        with Session(settings, cache=cache, also_written=files) as session:
             recipes = find_recipes(settings, paths, cache)
             whole, matrix = session.plan(recipes)
             if len(matrix.cells) != len(whole.cells) and verbosity != QUIET:
                 click.echo(f"shard {settings.shard}: {len(matrix.cells)} of {len(whole.cells)} cells")
             _show_results(session, matrix, progress, verbosity)
     except UnwrittenError as error:  # the results are complete
-        unwritten = str(error)
+        unwritten = error
     report = session.report
     show_failures(report.cells, _commands(settings), verbosity)
     show_summary(report, verbosity)
@@ -103,15 +106,16 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
         click.echo(f"onnx-ci: nothing ran: {reason}", err=True)
     if report.missing_device:
         click.echo(f"onnx-ci: {describe_missing_device(report)}", err=True)
-    if unwritten:
-        click.echo(f"onnx-ci: {one_line(unwritten)}", err=True)
-    sys.exit(report.exit_code or (ExitCode.USAGE if unwritten else ExitCode.PASSED))
+    if unwritten is not None:
+        click.echo(f"onnx-ci: {one_line(str(unwritten))}", err=True)
+    sys.exit(report.exit_code if unwritten is None else report.exit_code or unwritten.exit_code)
 
 
 def _commands(settings: Settings) -> Commands:
     return Commands(
         repeat=functools.partial(repeat_with_cli, settings=settings),
         why=functools.partial(why_with_cli, settings=settings),
+        versions=functools.partial(versions_with_cli, settings=settings),
         fix=functools.partial(fix_with_cli, settings=settings),
     )
 
@@ -121,25 +125,70 @@ def _show_results(session: Session, matrix: Matrix, progress: Progress, verbosit
 
     Ctrl-C stops the run and keeps the results so far.
     """
-    cells = [planned.cell for planned in matrix.cells]
+    cells = [spec.cell for spec in matrix.cells]
     commands = _commands(session.settings)
     progress.begin(cells, session.durations.seconds if progress.is_live else {})
-    waiting, told = WaitingResults(cells), set[object]()
-    place = ""
+    waiting, shown_causes = WaitingResults(cells), set[object]()
+
+    def show_result(result: CellResult) -> None:
+        progress.add(result)
+        key = failure_key(result) if result.status.is_bad else None
+        has_own_line = verbosity == VERBOSE or (key is not None and key not in shown_causes)
+        shown_causes.add(key)
+        if has_own_line:
+            show(result, commands, verbosity, before=progress.place)
+        show_in_short(waiting.add(result, waits=not has_own_line and verbosity != QUIET), before=progress.place)
+        progress.show()
+
     try:
         try:
-            for number, result in enumerate(session.run(), start=1):
-                progress.add(result)
-                place = f"[{number}/{len(cells)}] "
-                key = failure_key(result) if result.status.is_bad else None
-                has_own_line = verbosity == VERBOSE or (key is not None and key not in told)
-                told.add(key)
-                if has_own_line:
-                    show(result, commands, verbosity, before=place)
-                show_in_short(waiting.add(result, waits=not has_own_line and verbosity != QUIET), before=place)
-                progress.show()
+            for event in session.events():
+                match event:
+                    case Waiting():
+                        progress.show(event.doing)
+                    case CellJudged():
+                        show_result(event.result)
         finally:
             progress.clear()
-            show_in_short(waiting.take(), before=place)
+            show_in_short(waiting.take(), before=progress.place)
     except KeyboardInterrupt:
         click.echo("onnx-ci: interrupted", err=True)
+
+
+class WaitingResults:
+    """The results of a run that are not shown yet.
+
+    Args:
+        cells: all cells of the run, in order.
+        clock: returns seconds.
+    """
+
+    def __init__(self, cells: Sequence[Cell], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cells = cells
+        self._clock = clock
+        self._shown_at = clock()
+        self._done = 0
+        self._waiting: list[CellResult] = []
+
+    def add(self, result: CellResult, *, waits: bool) -> list[CellResult]:
+        """Count the result of the next cell, and return the results to show now.
+
+        Args:
+            result: the result.
+            waits: whether it is to be shown with others; otherwise it is shown already, or not at all.
+        """
+        self._done += 1
+        if waits:
+            self._waiting.append(result)
+        is_last = self._done == len(self._cells) or _recipe(self._cells[self._done]) != _recipe(result.cell)
+        return self.take() if is_last or self._clock() - self._shown_at > LONGEST_SILENCE else []
+
+    def take(self) -> list[CellResult]:
+        """Return the results that wait, and forget them."""
+        self._shown_at = self._clock()
+        results, self._waiting = self._waiting, []
+        return results
+
+
+def _recipe(cell: Cell) -> tuple[str, str]:
+    return cell.source, cell.recipe

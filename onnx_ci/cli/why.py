@@ -26,7 +26,7 @@ from onnx_ci.config.reproduce import OF_ONE_CELL
 from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import OFF
 from onnx_ci.errors import ConfigurationError, ExitCode, did_you_mean
-from onnx_ci.matrix.plan import plan_of
+from onnx_ci.matrix.plan import spec_of
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
 from onnx_ci.report.causes import causes_of
 from onnx_ci.report.text import describe_outcome, finding_lines, step_lines
@@ -128,7 +128,7 @@ def _cell_of_file(file: Path, name: str, settings: Settings, paths: tuple[Path, 
     scope = recipe_named(name, recipes)
     opset = opset_of(file) or DEFAULT_OPSETS[-1]
     cell = Cell(source=scope.source, recipe=name, exporter=default_exporter(opset), opset=opset, device="cpu")
-    return NamedCell(planned=plan_of(cell, scope, settings), recipes=recipes)
+    return NamedCell(spec=spec_of(cell, scope, settings), recipes=recipes)
 
 
 def _judge(subject: NamedCell, file: Path | None, settings: Settings) -> CellResult:
@@ -136,11 +136,11 @@ def _judge(subject: NamedCell, file: Path | None, settings: Settings) -> CellRes
     from onnx_ci.engine.session import Session
     from onnx_ci.pipeline.export.exporter import Artifact
 
-    errors = {rule: severity for rule, severity in subject.planned.severities.items() if severity is Severity.ERROR}
-    planned = dataclasses.replace(subject.planned, expectations=(), allow=(), severities=errors)
+    errors = {rule: severity for rule, severity in subject.spec.severities.items() if severity is Severity.ERROR}
+    spec = dataclasses.replace(subject.spec, expectations=(), allow=(), severities=errors)
     artifact = None if file is None else Artifact(path=file)
     with Session(settings, subject.recipes, is_reporting=False) as session:
-        return session.judge(planned, artifact)
+        return session.judge(spec, artifact)
 
 
 def _explanation(result: CellResult) -> list[str]:

@@ -1,7 +1,4 @@
-"""The options of pytest that are lists of paths, as a project configures them.
-
-From the folders of ``pythonpath``, recipe files import the project's own modules. ``onnx-ci init`` reads other options.
-"""
+"""The folders of pytest's ``pythonpath``, from which recipe files import the project's own modules."""
 
 from __future__ import annotations
 
@@ -48,17 +45,6 @@ def pytest_paths(option: str, root: Path) -> list[Path]:
             continue
         return [root / path for path in paths if isinstance(path, str)] if isinstance(paths, list) else []
     return []
-
-
-def pytest_file(root: Path) -> Path | None:
-    """The file in ``root`` that configures pytest, even if it is invalid; ``None`` if there is none."""
-    for name in _ORDER:
-        try:
-            if _configuration(root / name) is not None:
-                return root / name
-        except _UNREADABLE:
-            return root / name
-    return None
 
 
 def _configuration(path: Path) -> Mapping[str, Any] | None:

@@ -51,6 +51,11 @@ def why_with_cli(cell: Cell, settings: Settings) -> str:
     return _about_cell("why", cell, settings)
 
 
+def versions_with_cli(cell: Cell, settings: Settings) -> str:
+    """``onnx-ci versions … RECIPE::LABEL PATH``, which looks for versions of packages with which the cell passes."""
+    return _about_cell("versions", cell, settings)
+
+
 def fix_with_cli(cell: Cell, settings: Settings) -> str:
     """``onnx-ci fix … RECIPE::LABEL PATH``, which tries remedies for the failure of the cell."""
     return _about_cell("fix", cell, settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from onnx_ci.matrix.plan import CellTask
-from onnx_ci.pipeline.compare.judge import Judgement
+from onnx_ci.pipeline.judge import Judgement
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.results.records import CellEvidence, CpuVsGpu, ExportFacts, Finding, InputDomain, OutputDrift, SkipCause
 
@@ -24,8 +24,6 @@ class Trial:
     logs: list[str] = field(default_factory=list)
     written_weights: str | None = None
     """A digest of the weights in the file of the recipe's own export function."""
-    evidence: Evidence | None = field(default=None, repr=False, compare=False)
-    """What the trial is part of; ``None`` if it only explains another one."""
 
     def add(self, judgement: Judgement) -> None:
         """Add what is known about the file."""
@@ -39,7 +37,7 @@ class Trial:
 class Evidence:
     """What is known so far about the cell."""
 
-    planned: CellTask
+    task: CellTask
     timings: dict[str, float]
     findings: list[Finding] = field(default_factory=list)
     """Those that are about no export."""
@@ -63,7 +61,7 @@ class Evidence:
 
     def new_trial(self, prepared: Prepared) -> Trial:
         """A trial, which is noted before it begins, so that nothing is lost if it fails."""
-        trial = Trial(prepared=prepared, evidence=self)
+        trial = Trial(prepared=prepared)
         self.trials.append(trial)
         return trial
 
@@ -90,7 +88,7 @@ class Evidence:
         observed = [trial.observability for trial in self.trials if trial.observability is not None]
         logs = [printed, log_of_preparation, *(log for trial in self.trials for log in trial.logs), *self.logs]
         return CellEvidence(
-            cell=self.planned.cell,
+            cell=self.task.cell,
             findings=(*findings, *self.disagreements, *self.failures),
             outputs=tuple(outputs),
             skip_cause=self.skip_cause,

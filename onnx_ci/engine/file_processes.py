@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -18,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from onnx_ci.config.settings import Settings
+from onnx_ci.engine.deaths import death_with_file, death_without_process
+from onnx_ci.engine.events import FileImported, WorkRequested, event_of, message_of
 from onnx_ci.engine.preimports import Libraries, libraries_of, likely_exporters
 from onnx_ci.engine.recipe_process import (
-    DECLARED,
-    READY,
-    WORK,
     RecipeWork,
     do_with_recipe,
     import_and_do,
@@ -40,7 +38,7 @@ from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Message, Processes
 from onnx_ci.text import without_commands
 
-Event = tuple[object, Message | Death]
+News = tuple[object, Message | Death]
 """The key of a process, and what it sends, or how it ended."""
 
 _MOST_FILES = 16
@@ -51,24 +49,17 @@ _LIBRARIES = "libraries"
 """The key of the process that imports libraries only."""
 
 
-@dataclass(frozen=True)
-class _FileKey:
-    """The key of the process of a recipe file."""
-
-    source: str
-
-
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class _File:
-    """A recipe file, and its process."""
+    """A recipe file, which is also the key of its process."""
 
     path: Path
     source: str
     is_importing: bool = False
     is_ready: bool = False
     """Whether its process waits for something to do."""
-    declared: Mapping[str, Any] | None = None
-    """What its last import declared."""
+    imported: FileImported | None = None
+    """What came of its last import."""
     death: Death | None = None
     """How its process ended, if it did that by itself. Then it is not imported again for its other recipes."""
     is_shown: bool = False
@@ -76,17 +67,12 @@ class _File:
     forks: set[object] = field(default_factory=set)
     """The keys of the processes that were forked from it."""
 
-    @property
-    def key(self) -> _FileKey:
-        """The key of its process."""
-        return _FileKey(self.source)
-
 
 @dataclass(frozen=True, kw_only=True)
 class _Start:
     """A process that is to be started once its recipe file is imported."""
 
-    source: str
+    file: _File
     name: str
     work: RecipeWork
     limits: Limits
@@ -111,7 +97,7 @@ class FileProcesses:
         self._are_imported = False
         """Whether it has done so."""
         self._waiting: dict[object, _Start] = {}
-        self._events: list[Event] = []
+        self._events: list[News] = []
         self._open = contextlib.ExitStack()
         self._started: Processes[Any] | None = None
 
@@ -142,25 +128,26 @@ class FileProcesses:
         """Announce files. Their libraries are imported together."""
         self._announced += paths
 
-    def import_files(self, paths: Mapping[str, Path]) -> dict[str, Mapping[str, Any] | Death]:
+    def import_files(self, paths: Mapping[str, Path]) -> dict[str, FileImported | Death]:
         """Import recipe files, several at once.
 
         Args:
             paths: the files by how they are named, relative to the project's root.
 
         Returns:
-            What the process of each file says of it, or how it ended.
+            What the process of each file says of it, or how the process ended.
         """
         files = [self.file(source, path) for source, path in paths.items()]
         self._announced += paths.values()
-        waiting = [file for file in files if file.declared is None or not file.is_ready]
+        waiting = [file for file in files if file.imported is None or not file.is_ready]
         most = self._settings.jobs or default_jobs(usable_cores())
         while waiting or any(file.is_importing for file in files):
             while waiting and sum(file.is_importing for file in files) < most:
                 self._begin_import(waiting.pop(0))
             if any(file.is_importing for file in files):
                 self._events += self._news(None)
-        return {file.source: file.death or file.declared or {} for file in files}
+        outcomes = {file.source: file.death or file.imported for file in files}
+        return {source: outcome for source, outcome in outcomes.items() if outcome is not None}
 
     def file(self, source: str, path: Path) -> _File:
         """A recipe file, whether or not it is imported already."""
@@ -173,21 +160,21 @@ class FileProcesses:
 
     def _begin_import(self, file: _File) -> None:
         """Start the process of a file, or at first the one that it is forked from."""
-        file.is_importing, file.declared, file.death = True, None, None
+        file.is_importing, file.imported, file.death = True, None, None
         self._make_room()
         arguments = (file.path, self._settings, self._limits.seconds, self._is_watched)
         try:
             processes = self._processes
             if not isinstance(processes, ForkedProcesses):
                 work = functools.partial(import_and_wait, *arguments)
-                processes.start(file.key, work, self._limits, warm_up=import_worker, has_inbox=True)
+                processes.start(file, work, self._limits, warm_up=import_worker, has_inbox=True)
             elif self._are_imported:
                 work = functools.partial(serve_recipes, *arguments)
-                processes.start_from(_LIBRARIES, file.key, work, self._limits, can_fork=True)
+                processes.start_from(_LIBRARIES, file, work, self._limits, can_fork=True)
             elif self._libraries is None:
                 self._start_libraries(processes, libraries_of(self._announced, self._settings.root))
         except OSError as error:
-            self._handle_death(file, _not_started(error))
+            self._handle_death(file, death_without_process(error))
 
     def _start_libraries(self, processes: ForkedProcesses, libraries: Libraries) -> None:
         work = functools.partial(import_libraries, libraries, likely_exporters(self._announced, self._settings))
@@ -199,13 +186,13 @@ class FileProcesses:
         idle = [file for file in self._files.values() if file.is_ready and not file.forks]
         for file in idle[: max(0, len(idle) + 1 - _MOST_FILES)]:
             file.is_ready = False
-            self._processes.stop(file.key)
+            self._processes.stop(file)
 
     def _handle_libraries(self, event: Message | Death) -> None:
         """Handle an event of the process that imports libraries."""
         importing = [file for file in self._files.values() if file.is_importing]
         if not isinstance(event, Death):
-            self._are_imported = READY in event
+            self._are_imported = True
             self._processes.extend(_LIBRARIES, None)
             for file in importing:
                 self._begin_import(file)
@@ -216,7 +203,7 @@ class FileProcesses:
                 self._start_libraries(self._processes, ())  # a recipe file that imports the one at fault says so
                 return
         except OSError as error:
-            event = _not_started(error)
+            event = death_without_process(error)
         for file in importing:
             self._handle_death(file, event)
 
@@ -224,31 +211,29 @@ class FileProcesses:
         """Handle an event of the process of a file."""
         if not (file.is_importing or file.is_ready):
             return  # it has just been ended
-        if isinstance(event, Death):
-            self._handle_death(file, event)
-        elif DECLARED in event:
-            file.is_importing, file.is_ready, file.declared = False, True, event[DECLARED]
-            self._processes.extend(file.key, None)
-            printed = "" if file.is_shown else self._processes.printed(file.key).strip()
-            if printed and printed not in self._shown:
-                sys.stderr.write(f"{without_commands(printed)}\n")
-            self._shown.add(printed)
-            file.is_shown = True
-            for key in self._waiting_for(file):
-                self._launch(key, file, self._waiting.pop(key))
-        else:  # the file has replaced what writes messages
-            self._processes.stop(file.key)
-            self._handle_death(file, Death(cause="crash", message="sent a message that says nothing", log=""))
+        match event if isinstance(event, Death) else event_of(event):
+            case Death() as death:
+                self._handle_death(file, death)
+            case FileImported() as imported:
+                file.is_importing, file.is_ready, file.imported = False, True, imported
+                self._processes.extend(file, None)
+                printed = "" if file.is_shown else self._processes.printed(file).strip()
+                if printed and printed not in self._shown:
+                    sys.stderr.write(f"{without_commands(printed)}\n")
+                self._shown.add(printed)
+                file.is_shown = True
+                for key in self._waiting_for(file):
+                    self._launch(key, self._waiting.pop(key))
 
     def _handle_death(self, file: _File, death: Death) -> None:
         file.is_importing = file.is_ready = False
         file.death = death
         for key in self._waiting_for(file):
             del self._waiting[key]
-            self._events.append((key, _of_file(death, file)))
+            self._events.append((key, death_with_file(death, file.source)))
 
     def _waiting_for(self, file: _File) -> list[object]:
-        return [key for key, start in self._waiting.items() if start.source == file.source]
+        return [key for key, start in self._waiting.items() if start.file is file]
 
     # --- work with recipes
 
@@ -263,12 +248,12 @@ class FileProcesses:
             limits: what it may use.
         """
         file = self._files[source]
-        start = _Start(source=source, name=name, work=work, limits=limits)
+        start = _Start(file=file, name=name, work=work, limits=limits)
         if file.death is not None:
-            self._events.append((key, _of_file(file.death, file)))
+            self._events.append((key, death_with_file(file.death, file.source)))
             return
         if file.is_ready:
-            self._launch(key, file, start)
+            self._launch(key, start)
             return
         self._waiting[key] = start
         if not file.is_importing:
@@ -288,33 +273,33 @@ class FileProcesses:
         """
         self._processes.start(key, work, limits, warm_up=warm_up, has_inbox=True)
 
-    def _launch(self, key: object, file: _File, start: _Start) -> None:
+    def _launch(self, key: object, start: _Start) -> None:
         """Start a process that does something with a recipe of a file that has been imported."""
-        processes = self._processes
+        processes, file = self._processes, start.file
         work = functools.partial(do_with_recipe, start.name, start.work)
         try:
             if isinstance(processes, ForkedProcesses):
-                processes.start_from(file.key, key, work, start.limits, has_inbox=True)
+                processes.start_from(file, key, work, start.limits, has_inbox=True)
                 file.forks.add(key)
             elif file.is_ready:
                 file.is_ready = False
-                processes.rename(file.key, key, start.limits)
+                processes.rename(file, key, start.limits)
                 from onnx_ci.processes.pickling import pickled  # needs cloudpickle
 
-                processes.post(key, {WORK: base64.b64encode(pickled(work)).decode()})
+                processes.post(key, message_of(WorkRequested(pickled=base64.b64encode(pickled(work)).decode())))
             else:
                 arguments = (file.path, self._settings, self._limits.seconds, self._is_watched)
                 again = functools.partial(import_and_do, *arguments, start.name, start.work)
                 processes.start(key, again, start.limits, warm_up=import_worker, has_inbox=True)
         except (ConnectionError, TimeoutError) as error:  # it has just ended, or something keeps it from answering
             processes.stop(key)
-            processes.stop(file.key)
+            processes.stop(file)
             self._handle_death(file, Death(cause="crash", message=f"does not answer: {error}", log=""))
-            self._events.append((key, _of_file(file.death or _not_started(error), file)))
+            self._events.append((key, death_with_file(file.death or death_without_process(error), file.source)))
         except OSError as error:
-            self._events.append((key, _not_started(error)))
+            self._events.append((key, death_without_process(error)))
 
-    def wait(self, seconds: float | None = None) -> list[Event]:
+    def wait(self, seconds: float | None = None) -> list[News]:
         """Messages and deaths of the processes that do something with recipes, as soon as there are any.
 
         Args:
@@ -325,19 +310,19 @@ class FileProcesses:
         events, self._events = self._events, []
         return events
 
-    def _news(self, seconds: float | None) -> list[Event]:
+    def _news(self, seconds: float | None) -> list[News]:
         """Messages and deaths of the processes that do something with recipes. Those of files and libraries are handled."""
-        events = list[Event]()
+        events = list[News]()
         for key, event in self._processes.wait(seconds):
             if key == _LIBRARIES:
                 self._handle_libraries(event)
-            elif isinstance(key, _FileKey):
-                self._handle_file(self._files[key.source], event)
+            elif isinstance(key, _File):
+                self._handle_file(key, event)
             elif isinstance(event, Death):
                 file = self._without_fork(key)
                 # The system ends forks with the process that they were forked from.
                 cause = None if file is None else file.death
-                events.append((key, event if file is None or cause is None else _of_file(cause, file)))
+                events.append((key, event if file is None or cause is None else death_with_file(cause, file.source)))
             else:
                 if LAST in event:
                     self._without_fork(key)
@@ -369,12 +354,3 @@ class FileProcesses:
         self._without_fork(key)
         if self._waiting.pop(key, None) is None:
             self._processes.stop(key)
-
-
-def _not_started(error: OSError) -> Death:
-    return Death(cause="crash", message=f"could not be started: {error}", log="")
-
-
-def _of_file(death: Death, file: _File) -> Death:
-    """The end of a process that ended with that of its recipe file."""
-    return dataclasses.replace(death, message=f"ended with the process of {file.source}, which {death.message}")

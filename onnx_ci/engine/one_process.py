@@ -6,9 +6,10 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from onnx_ci.engine.cell import Announce, CellContext, Preparation, prepare_cells, run_cell
+from onnx_ci.engine.cell import CellContext, Preparation, prepare_cells, run_cell
+from onnx_ci.engine.events import CellFinished, Emit, to_nobody
 from onnx_ci.engine.shared import Shared
 from onnx_ci.matrix.plan import CellSpec, CellTask
 from onnx_ci.pipeline.export.exporter import Artifact
@@ -30,7 +31,6 @@ class Engine:
     def __init__(
         self, *, artifacts: Path | None = None, save_inputs: Path | None = None, runtimes: Sequence[Runtime] = ()
     ) -> None:
-        self._group: tuple[str, str] | None = None
         self._context = CellContext(
             shared=Shared(),
             artifacts=None if artifacts is None else artifacts.absolute(),  # a recipe may change directory
@@ -48,33 +48,29 @@ class Engine:
         """Release what cells share."""
         self._context.shared.close()
 
-    def run(self, cells: Iterable[CellTask]) -> Iterator[CellEvidence]:
-        """The evidence about each cell, in order, each as soon as it is known."""
-        for planned in cells:
-            yield self.run_cell(planned)
-
-    def expect(self, cells: Iterable[CellSpec]) -> None:
+    def expect(self, specs: Iterable[CellSpec]) -> None:
         """Announce cells. Does nothing here; an engine with processes runs them ahead."""
 
-    def prepare(self, planned: CellTask, *, judges_file: bool = False) -> Preparation:
+    def events(self, spec: Any, artifact: Artifact | None = None) -> Iterator[CellFinished]:
+        """What happens until a cell has finished; as :meth:`~onnx_ci.engine.scheduler.IsolatedEngine.events`.
+
+        Args:
+            spec: the cell, with its recipe.
+            artifact: an existing file to judge instead of a fresh export.
+        """
+        yield CellFinished(evidence=self.run_cell(spec, artifact))
+
+    def prepare(self, task: CellTask, *, judges_file: bool = False) -> Preparation:
         """Prepare what the cells of a recipe and device share; see :func:`onnx_ci.engine.cell.prepare_cells`."""
-        return prepare_cells(planned, self._context_of(planned), judges_file=judges_file)
+        return prepare_cells(task, self._context, judges_file=judges_file)
 
     def run_cell(
         self,
-        planned: CellTask,
+        task: CellTask,
         artifact: Artifact | None = None,
         preparation: Preparation | None = None,
-        announce: Announce | None = None,
+        emit: Emit = to_nobody,
     ) -> CellEvidence:
         """Everything that can be found out about one cell; see :func:`onnx_ci.engine.cell.run_cell`."""
-        context = dataclasses.replace(self._context_of(planned), announce=announce)
-        return run_cell(planned, context, artifact=artifact, preparation=preparation)
-
-    def _context_of(self, planned: CellTask) -> CellContext:
-        """With what a cell is run. What other recipes' cells share is freed first."""
-        group = planned.recipe.name, planned.cell.device
-        if group != self._group:
-            self._context.shared.close()
-            self._group = group
-        return self._context
+        context = dataclasses.replace(self._context, emit=emit)
+        return run_cell(task, context, artifact=artifact, preparation=preparation)

@@ -10,15 +10,13 @@ import contextlib
 import dataclasses
 import functools
 import os
-import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from onnx_ci.cache.verdicts import VerdictCache
-from onnx_ci.cache.watch import ReadSet
 from onnx_ci.collection.discovery import (
     Catalogue,
     Found,
@@ -31,11 +29,12 @@ from onnx_ci.collection.discovery import (
 from onnx_ci.collection.pythonpath import add_pythonpath
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import TABLE, Settings, own_configuration
+from onnx_ci.engine.deaths import problem_of_death
+from onnx_ci.engine.events import FileImported
 from onnx_ci.engine.file_processes import FileProcesses
 from onnx_ci.engine.recipe_process import RecipeWork
 from onnx_ci.matrix.plan import CellSpec, CellTask, Matrix, plan, with_recipe
 from onnx_ci.matrix.scope import RecipeScope, scope_of, unmatched
-from onnx_ci.owners import Owner, owner_of
 from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.run_in_child import messages_of, must_start
 from onnx_ci.processes.supervisor import LAST, Death, Message
@@ -44,9 +43,6 @@ from onnx_ci.results.records import Problem, SettingSource
 from onnx_ci.text import listed_shortly
 
 _Key = TypeVar("_Key")
-
-_FRAME = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d+)')
-"""A line of a stack as :mod:`faulthandler` writes it."""
 
 
 class Recipes:
@@ -134,12 +130,10 @@ class Recipes:
         entry = self._objects.get(name)
         return None if entry is None else entry.recipe
 
-    def completed(self, planned: CellSpec) -> CellSpec:
+    def completed(self, spec: CellSpec) -> CellSpec:
         """A cell with its recipe, if this process has it."""
-        if isinstance(planned, CellTask):
-            return planned
-        recipe = self.recipe_here(planned.cell.recipe)
-        return planned if recipe is None else with_recipe(planned, recipe, self.settings)
+        recipe = None if isinstance(spec, CellTask) else self.recipe_here(spec.cell.recipe)
+        return spec if recipe is None else with_recipe(spec, recipe, self.settings)
 
     def plan(self, names: Iterable[str] | None = None) -> Matrix:
         """The cells of the recipes of these names, or of all of them."""
@@ -190,12 +184,16 @@ class Recipes:
         sources = {relative_source(path, self.settings.root): path for path in paths}
         for source, path in sources.items():
             self.processes.file(source, path)
-        cached = {source: scopes for source in sources if (scopes := self._cached(source)) is not None}
-        imported = self.processes.import_files({source: path for source, path in sources.items() if source not in cached})
+        outcomes = {source: outcome for source in sources if (outcome := self._cached(source)) is not None}
+        outcomes |= self.processes.import_files({source: path for source, path in sources.items() if source not in outcomes})
         new, problems = list[RecipeScope](), list[Problem]()
         for source, path in sources.items():
-            declared = (cached[source], []) if source in cached else self._declared(source, imported[source])
-            scopes, problems_of_file = declared
+            match outcomes[source]:
+                case Death() as death:
+                    scopes, problems_of_file = tuple[RecipeScope](), (problem_of_death(source, death, self.settings.root),)
+                case FileImported(scopes=scopes, problems=problems_of_file, read_set=read_set):
+                    if self._cache is not None and read_set is not None and not problems_of_file:
+                        self._cache.keep_recipes(source, to_json(scopes), read_set)
             if scopes or problems_of_file:
                 self._sources.add(source)
             problems += problems_of_file
@@ -208,36 +206,12 @@ class Recipes:
                     problems.append(Problem(source=source, message=message, file=scope.file, line=scope.line))
         return new, problems
 
-    def _cached(self, source: str) -> tuple[RecipeScope, ...] | None:
-        """What the recipes of a file declare, if the cache knows that."""
+    def _cached(self, source: str) -> FileImported | Death | None:
+        """What the import of a file would say, if the cache knows that."""
         data = None if self._cache is None else self._cache.recipes(source)
         with contextlib.suppress(ValueError):  # the cache is data from outside
-            scopes: tuple[RecipeScope, ...] = from_json(tuple[RecipeScope, ...], data)
-            return scopes
+            return FileImported(scopes=from_json(tuple[RecipeScope, ...], data), problems=(), read_set=None)
         return None
-
-    def _declared(self, source: str, answer: Mapping[str, Any] | Death) -> tuple[tuple[RecipeScope, ...], list[Problem]]:
-        """The recipes of a file that has been imported, and what is wrong with it."""
-        if isinstance(answer, Death):
-            return (), [self._problem_of_death(source, answer)]
-        try:
-            scopes: tuple[RecipeScope, ...] = from_json(tuple[RecipeScope, ...], answer["scopes"])
-            problems: tuple[Problem, ...] = from_json(tuple[Problem, ...], answer["problems"])
-            seen = None if answer["seen"] is None else ReadSet.from_json(answer["seen"])
-        except (ValueError, LookupError, TypeError) as error:
-            message = f"cannot be imported: its process does not say what it declares ({error})"
-            return (), [Problem(source=source, message=message, file=None, line=None)]
-        if self._cache is not None and seen is not None and not problems:
-            self._cache.keep_recipes(source, to_json(scopes), seen)
-        return scopes, list(problems)
-
-    def _problem_of_death(self, source: str, death: Death) -> Problem:
-        message = f"cannot be imported: the process that tried {death.message}"
-        place = _place(death.log, self.settings.root)
-        if place is None:
-            return Problem(source=source, message=message, file=None, line=None)
-        file, line = relative_source(Path(place[0]), self.settings.root), place[1]
-        return Problem(source=source, message=f"{message}, at {file}, line {line}", file=file, line=line)
 
     # --- what is done with them
 
@@ -308,14 +282,6 @@ class Recipes:
 def _origin(scope: RecipeScope) -> tuple[str, int, str]:
     """What two recipes of one name have in common if they are the same one, which two files import."""
     return scope.file, scope.line, scope.declared_in
-
-
-def _place(log: str, root: Path) -> tuple[str, int] | None:
-    """The innermost line of the project in a stack."""
-    for frame in _FRAME.finditer(log):
-        if Path(frame["file"]).is_relative_to(root) and owner_of(frame["file"]) is Owner.PROJECT:
-            return frame["file"], int(frame["line"])
-    return None
 
 
 def _without_inbox(work: RecipeWork, recipe: Recipe, send: Callable[[Message], None], inbox: object) -> None:

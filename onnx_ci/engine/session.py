@@ -1,6 +1,6 @@
-"""One run, whichever front-end starts it: planned cells in, results out one at a time, a report at the end.
+"""One run, whichever front-end starts it: planned cells in, events out, a report at the end.
 
-The front-ends only show the results. Importing this module does not import torch; the engine is created when the first cell
+The front-ends only show what happens. Importing this module does not import torch; the engine is created when the first cell
 runs.
 """
 
@@ -10,21 +10,21 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from onnx_ci.baseline.check import Baselines
 from onnx_ci.cache.verdicts import VerdictCache
-from onnx_ci.cache.watch import ReadSet
 from onnx_ci.config.settings import Settings, check_writable
+from onnx_ci.engine.events import CellFinished, CellJudged, Waiting
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.environment.git import revision_of
 from onnx_ci.environment.packages import require_plugins
 from onnx_ci.environment.versions import describe_bug, require_runtime, versions
 from onnx_ci.errors import ConfigurationError, UnwrittenError, describe_exception
-from onnx_ci.matrix.plan import CellSpec, Matrix, cells_in_shard, in_shard
+from onnx_ci.matrix.plan import CellSpec, Matrix, cells_in_shard
 from onnx_ci.matrix.shards import Durations, recorded_durations
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.processes.signals import endings_as_interrupts
@@ -52,7 +52,6 @@ class Session:
         settings: the settings of the run.
         recipes: the recipes of its cells, which are closed with it; ``None`` if each cell has its own.
         cache: the verdicts of earlier runs; ``None`` for none.
-        watch: called repeatedly with what is being done, in words, while a result is awaited.
         workers: how many processes run cells of this run, each with its own session.
         is_reporting: whether this process writes the report and records baselines; a worker only judges cells.
         also_written: other files to write at the end, each with the function that makes its text from the report.
@@ -71,7 +70,6 @@ class Session:
         recipes: Recipes | None = None,
         *,
         cache: VerdictCache | None = None,
-        watch: Callable[[Sequence[str]], None] | None = None,
         workers: int = 1,
         is_reporting: bool = True,
         also_written: Mapping[Path, Callable[[RunReport], str]] = MappingProxyType({}),
@@ -86,12 +84,12 @@ class Session:
         self._revision = revision_of(settings.root) if is_reporting else None
         self.baselines = Baselines(settings)
         self.recorded: list[str] = []
-        self._watch, self._workers, self._is_reporting = watch, workers, is_reporting
+        self._workers, self._is_reporting = workers, is_reporting
         self._also_written = also_written
         self._recipes, self._cache = recipes, cache
         self._started = CLOCK.perf_counter()
         self._engine: Engine | IsolatedEngine | None = None
-        self._planned: dict[str, CellSpec] = {}
+        self._specs: dict[str, CellSpec] = {}
         self._is_planned = False
         self._expected: dict[str, None] = {}
         self._results: dict[str, CellResult] = {}
@@ -136,42 +134,38 @@ class Session:
         """
         self._recipes = recipes
         whole = recipes.plan()
-        matrix = self.shard_of(whole)
+        cells = self.cells_of_shard(spec.cell for spec in whole.cells)
+        matrix = dataclasses.replace(whole, cells=tuple(spec for spec in whole.cells if spec.cell in cells))
         self.add_problems(recipes.problems)
         self.add_exclusions(matrix.exclusions)
-        self.leave_to_other_jobs({each.cell.id for each in whole.cells} - {each.cell.id for each in matrix.cells})
+        self.leave_to_other_jobs(spec.cell.id for spec in whole.cells if spec.cell not in cells)
         self.expect(matrix.cells)
         return whole, matrix
-
-    def shard_of(self, matrix: Matrix) -> Matrix:
-        """The cells of the settings' shard; all of ``matrix`` if the settings specify none."""
-        return matrix if self.settings.shard is None else in_shard(matrix, self.settings.shard, self.durations)
 
     def cells_of_shard(self, cells: Iterable[Cell]) -> frozenset[Cell]:
         """Those of ``cells``, which are all cells of the run, that belong to the settings' shard; all if they specify none."""
         shard = self.settings.shard
         return frozenset(cells) if shard is None else cells_in_shard(cells, shard, self.durations)
 
-    def expect(self, planned: Iterable[CellSpec]) -> None:
+    def expect(self, specs: Iterable[CellSpec]) -> None:
         """Announce the cells that this process will judge, so that they can run ahead.
 
         Raises:
             ConfigurationError: a baseline cannot be used.
         """
-        self._planned = {each.cell.id: each for each in planned}
-        self.expect_ids(each.cell for each in self._planned.values())
-        if self._cache is not None and self._workers == 1:
-            for planned_cell in self._planned.values():
-                self._look_up(planned_cell)
+        self._specs = {spec.cell.id: spec for spec in specs}
+        self.expect_ids(spec.cell for spec in self._specs.values())
+        if self._workers == 1:
+            for spec in self._specs.values():
+                self._look_up(spec)
 
-    def _look_up(self, planned: CellSpec) -> None:
+    def _look_up(self, spec: CellSpec) -> None:
         """Take over the verdict on a cell from the cache, or note why there is none."""
-        cached = None if self._cache is None else self._cache.verdict(planned.cell)
+        cached = None if self._cache is None else self._cache.verdict(spec.cell)
         if isinstance(cached, str):
-            self._whys[planned.cell.id] = cached
+            self._whys[spec.cell.id] = cached
         elif cached is not None:
-            self._ahead[planned.cell.id] = self._decide(planned, cached, is_given=False)
-            self.add(self._ahead[planned.cell.id])
+            self._add_ahead(self._decide(spec, cached, is_given=False))
 
     def expect_ids(self, cells: Iterable[Cell]) -> None:
         """Announce the cells of the run, here or in a worker, and read their baselines, to raise errors in them early.
@@ -184,17 +178,13 @@ class Session:
         self._expected.update(dict.fromkeys(cell.id for cell in cells))
         if self._is_reporting:
             self.baselines.open(dict.fromkeys(cell.recipe for cell in cells))
-            self._begin_journal()
+        if self._is_reporting and self._journal is None and self.settings.report is not None:
+            self._journal = Journal(self.settings.report, revision=self._revision, environment=versions(), settings=self._shown)
+            entries: tuple[Problem | Exclusion, ...] = (*self._problems, *self._exclusions)
+            for entry in entries:
+                self._journal.add(entry, self._seconds)
         if self._journal is not None:
             self._journal.expect([cell.id for cell in cells])
-
-    def _begin_journal(self) -> None:
-        if self._journal is None and self.settings.report is not None:
-            self._journal = Journal(self.settings.report, revision=self._revision, environment=versions(), settings=self._shown)
-            for problem in self._problems:
-                self._journal.add(problem, self._seconds)
-            for exclusion in self._exclusions:
-                self._journal.add(exclusion, self._seconds)
 
     def add_problems(self, problems: Iterable[Problem]) -> None:
         """Add problems that kept recipes from becoming cells."""
@@ -227,65 +217,67 @@ class Session:
         if self._engine is None:
             from onnx_ci.engine.scheduler import open_engine
 
-            self._engine = open_engine(
-                self.settings,
-                self._recipes,
-                share=self._workers,
-                watch=self._watch,
-                keep=self._keep,
-                idle=None if self._cache is None else self._cache.write_due,
-            )
+            self._engine = open_engine(self.settings, self._recipes, share=self._workers)
             if self._workers == 1:  # with several workers, it is not known in advance which cells run here
-                self._engine.expect(each for id, each in self._planned.items() if id not in self._ahead)
+                self._engine.expect(spec for id, spec in self._specs.items() if id not in self._ahead)
         return self._engine
 
-    def run(self) -> Iterator[CellResult]:
-        """The result of each expected cell, in order, each as soon as it is known."""
-        for planned in self._planned.values():
-            yield self.judge(planned)
+    def events(self) -> Iterator[Waiting | CellJudged]:
+        """Run the expected cells. The results come in the order of the cells, each as soon as it is known."""
+        for spec in self._specs.values():
+            yield from self._events_of(spec)
 
-    def judge(self, planned: CellSpec, artifact: Artifact | None = None) -> CellResult:
+    def judge(self, spec: CellSpec, artifact: Artifact | None = None) -> CellResult:
         """Run one cell and decide its verdict. Errors in the cell are not raised.
 
         Args:
-            planned: the cell.
+            spec: the cell.
             artifact: an existing file to judge instead of a fresh export.
         """
-        id = planned.cell.id
+        *_, judged = (event for event in self._events_of(spec, artifact) if isinstance(event, CellJudged))
+        return judged.result
+
+    def _events_of(self, spec: CellSpec, artifact: Artifact | None = None) -> Iterator[Waiting | CellJudged]:
+        """What happens until the verdict on a cell is known."""
+        id = spec.cell.id
         if artifact is None and id not in self._ahead and id not in self._whys:
-            self._look_up(planned)
-        ahead = self._ahead.pop(id, None)
-        if ahead is not None:
-            return ahead
-        complete: Any = planned if self._recipes is None else self._recipes.completed(planned)
-        evidence = self.engine.run_cell(complete, artifact)
-        ahead = self._ahead.pop(id, None)
-        if ahead is not None:
-            return ahead
-        result = self._decide(planned, evidence, is_given=artifact is not None)
-        self.add(result)
-        return result
+            self._look_up(spec)
+        if id not in self._ahead:
+            complete = spec if self._recipes is None else self._recipes.completed(spec)
+            engine = self.engine  # runs the expected cells ahead; this one may be another
+            self._specs.setdefault(id, spec)
+            for event in engine.events(complete, artifact):
+                match event:
+                    case Waiting():
+                        if self._cache is not None:
+                            self._cache.write_due()
+                        yield event
+                    case CellFinished():
+                        self._keep(event, is_given=artifact is not None)
+        yield CellJudged(result=self._ahead.pop(id))
 
-    def _keep(self, evidence: CellEvidence, seen: ReadSet | None) -> None:
+    def _keep(self, finished: CellFinished, *, is_given: bool) -> None:
         """Record a result as soon as it arrives, in any order: the run may be stopped before its turn."""
-        if self._cache is not None and seen is not None:
-            self._cache.keep(evidence, seen, _digest_of_model(evidence))
-        planned = self._planned.get(evidence.cell.id)
-        if planned is not None:
-            self._ahead[evidence.cell.id] = self._decide(planned, evidence, is_given=False)
-            self.add(self._ahead[evidence.cell.id])
+        evidence = finished.evidence
+        if self._cache is not None and finished.read_set is not None:
+            self._cache.keep(evidence, finished.read_set, _digest_of_model(evidence))
+        self._add_ahead(self._decide(self._specs[evidence.cell.id], evidence, is_given=is_given))
 
-    def _decide(self, planned: CellSpec, evidence: CellEvidence, *, is_given: bool) -> CellResult:
+    def _add_ahead(self, result: CellResult) -> None:
+        self._ahead[result.cell.id] = result
+        self.add(result)
+
+    def _decide(self, spec: CellSpec, evidence: CellEvidence, *, is_given: bool) -> CellResult:
         """The verdict on a cell, including the findings of its baseline."""
-        evidence = dataclasses.replace(evidence, line=planned.line, why_run=self._whys.get(planned.cell.id, ""))
-        expect = planned.expectations
+        evidence = dataclasses.replace(evidence, line=spec.line, why_run=self._whys.get(spec.cell.id, ""))
+        expect = spec.expectations
         judge = functools.partial(
-            decide, allow=planned.allow, expect=expect, strict=self.settings.strict, severities=planned.severities
+            decide, allow=spec.allow, expect=expect, strict=self.settings.strict, severities=spec.severities
         )
         so_far = judge(evidence).status
         if so_far in (Status.PASSED, Status.FAILED, Status.XPASSED):  # known failures are not compared with the baseline
             is_clean = so_far is Status.PASSED or (so_far is Status.XPASSED and {e.rule for e in expect} <= _BASELINE_RULES)
-            has_other_weights = is_given and not planned.is_trained
+            has_other_weights = is_given and not spec.is_trained
             of_baseline = self.baselines.findings(evidence, is_clean=is_clean, ignores_weights=has_other_weights)
             evidence = dataclasses.replace(evidence, findings=(*evidence.findings, *of_baseline))
         unchecked = () if self.baselines.is_checking else _BASELINE_RULES
@@ -355,26 +347,23 @@ class Session:
         return report
 
     def _conclude(self) -> RunReport:
-        if self._report is None:
-            self._report = self.report
-            if self._is_reporting and self._is_planned:  # a mistake before that leaves an earlier report alone
-                try:
-                    with contextlib.ExitStack() as last:  # even if a file cannot be written
-                        if self.baselines.is_recording:
-                            last.callback(self._record, self._report)
-                        self._write(self._report)
-                except ConfigurationError as error:
-                    raise UnwrittenError(str(error)) from error
-        return self._report
-
-    def _write(self, report: RunReport) -> None:
-        with contextlib.ExitStack() as last:  # each is written even if another one cannot be
-            for path, render in self._also_written.items():
-                last.callback(_write_rendering, report, path, render)
-            if self._journal is not None:  # it stays where the report cannot be written
-                last.callback(self._journal.close)
-            if self.settings.report is not None:
-                write_json(report, self.settings.report)
+        if self._report is not None:
+            return self._report
+        report = self._report = self.report
+        if self._is_reporting and self._is_planned:  # a mistake before that leaves an earlier report alone
+            try:
+                with contextlib.ExitStack() as last:  # each is written even if another one cannot be
+                    if self.baselines.is_recording:
+                        last.callback(self._record, report)
+                    for path, render in self._also_written.items():
+                        last.callback(_write_rendering, report, path, render)
+                    if self._journal is not None:  # it stays where the report cannot be written
+                        last.callback(self._journal.close)
+                    if self.settings.report is not None:
+                        write_json(report, self.settings.report)
+            except ConfigurationError as error:
+                raise UnwrittenError(str(error)) from error
+        return report
 
     def _record(self, report: RunReport) -> None:
         why_not = ["nothing is recorded because the run was interrupted"]

@@ -26,10 +26,12 @@ class _Shipped:
 class Shared:
     """What the cells of one recipe and device share, each computed when a cell needs it first.
 
-    It takes the memory of several models, so at most one exists at a time. :meth:`close` restores the global state that the
-    recipe has changed.
+    It takes the memory of several models, so it is that of the last recipe and device only. :meth:`close` restores the global
+    state that the recipe has changed.
     """
 
+    _group: tuple[str, str] | None = None
+    """The recipe and device."""
     _prepared: dict[Weights, Prepared | PrepareError | SkippedByRecipeError] = field(default_factory=dict)
     _shipped: list[_Shipped] = field(default_factory=list)
 
@@ -41,11 +43,11 @@ class Shared:
         for change in reversed(changes):
             change.undo()
 
-    def prepared(self, planned: CellTask, weights: Weights, timings: dict[str, float]) -> Prepared:
-        """The recipe of a cell, ready for an export.
+    def prepared(self, task: CellTask, weights: Weights, timings: dict[str, float]) -> Prepared:
+        """The recipe of a cell, ready for an export. What cells of another recipe or device shared is freed first.
 
         Args:
-            planned: the cell.
+            task: the cell.
             weights: which weights the model has.
             timings: the seconds are added to it, if it has to be prepared.
 
@@ -53,9 +55,13 @@ class Shared:
             PrepareError: the recipe cannot be used; the error carries the finding.
             SkippedByRecipeError: the recipe's function skips its cells.
         """
+        group = task.recipe.name, task.cell.device
+        if group != self._group:
+            self.close()
+            self._group = group
         if weights not in self._prepared:
             try:
-                self._prepared[weights] = prepared = prepare(planned, weights)
+                self._prepared[weights] = prepared = prepare(task, weights)
             except (PrepareError, SkippedByRecipeError) as error:
                 self._prepared[weights] = error
             else:
@@ -66,18 +72,18 @@ class Shared:
             raise outcome
         return outcome
 
-    def shipped_reference(self, planned: CellTask, prepared: Prepared, timings: dict[str, float]) -> ShippedReference:
+    def shipped_reference(self, task: CellTask, prepared: Prepared, timings: dict[str, float]) -> ShippedReference:
         """What the file of a cell is compared with: ``prepared``, in units of the rounding of the cell's stages.
 
         Args:
-            planned: the cell.
+            task: the cell.
             prepared: the recipe that the file is an export of.
             timings: the seconds are added to it, if rounding has to be simulated.
         """
         for shipped in self._shipped:
-            if shipped.prepared is prepared and shipped.stages == len(planned.stages):
+            if shipped.prepared is prepared and shipped.stages == len(task.stages):
                 return shipped.shipped_reference
-        with timed("rounding", timings) if planned.is_lossy else contextlib.nullcontext():
-            shipped_reference = ShippedReference.of(prepared, planned.stages, planned.drift_limit)
-        self._shipped.append(_Shipped(prepared=prepared, stages=len(planned.stages), shipped_reference=shipped_reference))
+        with timed("rounding", timings) if task.is_lossy else contextlib.nullcontext():
+            shipped_reference = ShippedReference.of(prepared, task.stages, task.drift_limit)
+        self._shipped.append(_Shipped(prepared=prepared, stages=len(task.stages), shipped_reference=shipped_reference))
         return shipped_reference

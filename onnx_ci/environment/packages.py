@@ -44,23 +44,12 @@ class Package:
 
 def _torch() -> dict[str, Any]:
     torch = importlib.import_module("torch")
-    constants = importlib.import_module("torch.onnx._constants")
-    newer = importlib.import_module("torch.onnx._internal.exporter._constants")
-    facts: dict[str, Any] = {
-        "cuda": torch.version.cuda,
-        "torchscript_opsets": [constants.ONNX_MIN_OPSET, constants.ONNX_MAX_OPSET],  # it warns above 20, and still exports
-        "dynamo_opsets_from": newer.TORCHLIB_OPSET,
-        "gpus": [],
-    }
+    facts: dict[str, Any] = {"cuda": torch.version.cuda, "gpus": []}
     try:
         torch.cuda.init()
         facts["gpus"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     except Exception as error:  # the class depends on the reason: no CUDA build, no driver, an old driver
         facts["cuda_error"] = first_line(error)
-    if torch.version.cuda is not None:
-        facts["cudnn"] = torch.backends.cudnn.version()
-        if (newest := newest_cuda()) is not None:
-            facts["driver_cuda"] = newest
     return facts
 
 
@@ -78,7 +67,7 @@ def newest_cuda() -> str | None:
 def _onnx() -> dict[str, Any]:
     onnx = importlib.import_module("onnx")
     importlib.import_module("onnx.checker")
-    return {"opset": onnx.defs.onnx_opset_version(), "ir_version": int(onnx.IR_VERSION)}
+    return {"opset": onnx.defs.onnx_opset_version()}
 
 
 def _onnxruntime() -> dict[str, Any]:
@@ -175,8 +164,6 @@ PROBES: Mapping[str, Callable[[], dict[str, Any]]] = {
     "onnxruntime-gpu": _onnxruntime,
     "onnxscript": _importing("onnxscript"),
     "torchvision": _importing("torch", "torchvision"),
-    "pytest": _importing("pytest"),
-    "github-action-toolkit": _importing("github_action_toolkit"),
 }
 """What each distribution reports about itself, once it is imported."""
 

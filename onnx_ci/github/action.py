@@ -301,7 +301,7 @@ def _code_without_report(ended: runner.Ended) -> ExitCode:
     """The exit code if there is no report: never the code of a verdict."""
     if ended.code in (ExitCode.USAGE, ExitCode.ENVIRONMENT, ExitCode.NOTHING_RAN):
         return ExitCode(ended.code)
-    return ExitCode.NOTHING_RAN if ended.code == 0 else ExitCode.INTERNAL
+    return ExitCode.NOTHING_RAN if ended.code == ExitCode.PASSED else ExitCode.INTERNAL
 
 
 def _give_up(message: str, code: ExitCode) -> ExitCode:

@@ -45,7 +45,9 @@ def decide(gate: str, verdict: RunVerdict, text: str, existing: Sequence[Comment
         is_news: whether anything differs from the base.
     """
     body = f"<!-- onnx-ci: {gate} is {verdict.value} -->\n{text}"
-    ours = [(comment, match["verdict"]) for comment in existing if (match := _marker_of(comment)) and match["gate"] == gate]
+    # The marker is in the first line. Text of reports stands only below it, so nobody else can write one.
+    markers = [(comment, _MARKER.fullmatch(comment.body.partition("\n")[0].strip())) for comment in existing]
+    ours = [(comment, marker["verdict"]) for comment, marker in markers if marker and marker["gate"] == gate]
     if not ours:
         return Decision(create=body if is_news else None)
     last, last_verdict = ours[-1]
@@ -54,9 +56,3 @@ def decide(gate: str, verdict: RunVerdict, text: str, existing: Sequence[Comment
         return Decision(create=body, delete=(*older, last.id))
     is_same = last.body.replace("\r\n", "\n").strip() == body.strip()
     return Decision(edit=None if is_same else (last.id, body), delete=older)
-
-
-def _marker_of(comment: Comment) -> re.Match[str] | None:
-    """The marker in the first line. Text of reports stands only below it, so nobody else can write one."""
-    first, _, _ = comment.body.partition("\n")
-    return _MARKER.fullmatch(first.strip())

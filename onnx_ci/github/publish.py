@@ -133,18 +133,7 @@ class _Login:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Identity:
-    id: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class _HeadRepository:
-    id: int
-    owner: _Login
-
-
-@dataclass(frozen=True, kw_only=True)
-class _ThisRepository:
+class _Repo:
     id: int
     full_name: str
 
@@ -158,7 +147,7 @@ class _Run:
     event: str
     head_sha: str
     head_branch: str | None
-    head_repository: _HeadRepository | None
+    head_repository: _Repo | None
     run_attempt: int
     run_started_at: str
     html_url: str
@@ -185,19 +174,19 @@ class _Event:
     """The payload of ``workflow_run``."""
 
     workflow_run: _Run
-    repository: _ThisRepository
+    repository: _Repo
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Head:
     sha: str
-    repo: _Identity | None
+    repo: _Repo | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Base:
     ref: str
-    repo: _Identity
+    repo: _Repo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,7 +280,7 @@ def _pull_requests(repository: Repository, event: _Event) -> list[_PullRequest]:
     run = event.workflow_run
     if run.head_repository is None or run.head_branch is None:
         return []
-    head = f"{run.head_repository.owner.login}:{run.head_branch}"
+    head = f"{run.head_repository.full_name.partition('/')[0]}:{run.head_branch}"
     listed = repository.pages("pulls", state="open", head=head)
     pulls: list[_PullRequest] = [_of_github(_PullRequest, data, "a pull request") for data in listed]
     return [

@@ -1,4 +1,4 @@
-"""What GitHub's runner is told: annotations, groups of the log, outputs and the job's summary. Also runs commands in its log.
+"""Messages to GitHub's runner: annotations, groups of the log, outputs and the job's summary. Also runs commands in its log.
 
 github-action-toolkit writes annotations and the summary where it can be imported. Before it is installed, and in the action
 that publishes, which installs nothing, this module does. Text is escaped first, because the toolkit does not escape line breaks

@@ -135,13 +135,13 @@ def plan(recipes: Iterable[RecipeScope | Found], settings: Settings) -> Matrix:
         scope = recipe if isinstance(recipe, RecipeScope) else scope_of(recipe, settings)
         choice = choose_cells([scope], settings)
         for cell in choice.cells:
-            planned = plan_of(cell, scope, settings)
-            cells.append(planned if isinstance(recipe, RecipeScope) else with_recipe(planned, recipe.recipe, settings))
+            spec = spec_of(cell, scope, settings)
+            cells.append(spec if isinstance(recipe, RecipeScope) else with_recipe(spec, recipe.recipe, settings))
         exclusions += choice.exclusions
     return Matrix(cells=tuple(cells), exclusions=tuple(exclusions))
 
 
-def plan_of(cell: Cell, scope: RecipeScope, settings: Settings) -> CellSpec:
+def spec_of(cell: Cell, scope: RecipeScope, settings: Settings) -> CellSpec:
     """``cell`` with the values that the process that decides needs."""
     weights = "trained" if settings.weights_for(scope.name) is not None else scope.weights
     folder = settings.root if settings.origins["inputs"].source is SettingSource.PROJECT_FILE else working_directory()
@@ -159,15 +159,15 @@ def plan_of(cell: Cell, scope: RecipeScope, settings: Settings) -> CellSpec:
     )
 
 
-def with_recipe(planned: CellSpec, recipe: Recipe, settings: Settings) -> CellTask:
+def with_recipe(spec: CellSpec, recipe: Recipe, settings: Settings) -> CellTask:
     """A cell with its recipe and the values that apply to it."""
     of_recipe = InputFiles(folder=str(Path(recipe.file).absolute().parent), patterns=recipe.inputs)
     return CellTask(
-        **{field.name: getattr(planned, field.name) for field in dataclasses.fields(CellSpec)},
+        **{field.name: getattr(spec, field.name) for field in dataclasses.fields(CellSpec)},
         recipe=recipe,
         max_drift=limit_of(recipe, settings),
-        inputs=tuple(files for files in (of_recipe, planned.inputs_of_settings) if files.patterns),
-        requirements=_requirements(planned.cell, recipe, settings),
+        inputs=tuple(files for files in (of_recipe, spec.inputs_of_settings) if files.patterns),
+        requirements=_requirements(spec.cell, recipe, settings),
         runtimes=runtimes_of(recipe, settings),
         weights=settings.weights_for(recipe.name),
         is_quick=settings.effort == "quick",
@@ -175,15 +175,15 @@ def with_recipe(planned: CellSpec, recipe: Recipe, settings: Settings) -> CellTa
     )
 
 
-def without_recipe(planned: CellSpec) -> CellSpec:
+def without_recipe(spec: CellSpec) -> CellSpec:
     """A cell without its recipe: what can be sent to another process."""
-    return CellSpec(**{field.name: getattr(planned, field.name) for field in dataclasses.fields(CellSpec)})
+    return CellSpec(**{field.name: getattr(spec, field.name) for field in dataclasses.fields(CellSpec)})
 
 
-def plan_cell(cell: Cell, recipe: Recipe, settings: Settings) -> CellTask:
+def task_of(cell: Cell, recipe: Recipe, settings: Settings) -> CellTask:
     """A cell of a recipe that this process has, with the values that apply to it."""
     scope = scope_of(Found(recipe, cell.source), settings)
-    return with_recipe(plan_of(cell, scope, settings), recipe, settings)
+    return with_recipe(spec_of(cell, scope, settings), recipe, settings)
 
 
 def _requirements(cell: Cell, recipe: Recipe, settings: Settings) -> Requirements:
@@ -197,20 +197,6 @@ def _requirements(cell: Cell, recipe: Recipe, settings: Settings) -> Requirement
         static=defaults.get("static", False) if recipe.static is None else recipe.static,
         external_data=recipe.external_data,
     )
-
-
-def in_shard(matrix: Matrix, shard: Shard | None, durations: Durations) -> Matrix:
-    """The cells of ``shard``, or all of ``matrix`` if there is none.
-
-    Args:
-        matrix: all cells.
-        shard: the part of them.
-        durations: how long cells take, where known.
-    """
-    if shard is None:
-        return matrix
-    cells = cells_in_shard((planned.cell for planned in matrix.cells), shard, durations)
-    return replace(matrix, cells=tuple(planned for planned in matrix.cells if planned.cell in cells))
 
 
 def cells_in_shard(cells: Iterable[Cell], shard: Shard, durations: Durations) -> frozenset[Cell]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import onnx
@@ -32,7 +31,13 @@ class OperatorUse:
 def operators_of(model: ModelProto) -> list[OperatorUse]:
     """The operators of a file by name."""
     functions = {(function.domain, function.name) for function in model.functions}
-    counted = Counter(_uses(model))
+    counted: Counter[tuple[str, str, int]] = Counter()
+    for body in (model, *model.functions):
+        imported = {_canonical(each.domain): each.version for each in body.opset_import}
+        nodes: list[NodeProto] = list(body.graph.node if isinstance(body, ModelProto) else body.node)
+        for node in with_inner_nodes(nodes):
+            domain = _canonical(node.domain)
+            counted[domain, node.op_type, imported.get(domain, 1)] += 1
     uses: dict[str, OperatorUse] = {}
     for (domain, kind, version), number in counted.items():
         name = kind if not domain else f"{domain}.{kind}"
@@ -70,16 +75,6 @@ _COLUMNS = {"": 2, "ai.onnx.ml": 3}
 
 def _canonical(domain: str) -> str:
     return "" if domain == "ai.onnx" else domain
-
-
-def _uses(model: ModelProto) -> Iterator[tuple[str, str, int]]:
-    """The domain, the type and the version of the domain for each node."""
-    for body in (model, *model.functions):
-        imported = {_canonical(each.domain): each.version for each in body.opset_import}
-        nodes: list[NodeProto] = list(body.graph.node if isinstance(body, ModelProto) else body.node)
-        for node in with_inner_nodes(nodes):
-            domain = _canonical(node.domain)
-            yield domain, node.op_type, imported.get(domain, 1)
 
 
 def _since(kind: str, domain: str, version: int) -> int | None:

@@ -55,7 +55,12 @@ TYPE_ATTRIBUTES = ("to", "dtype")
 def lowest_precision(model: onnx.ModelProto) -> Precision | None:
     """The lowest precision in which a file computes; ``None`` if that is float32 or float64."""
     contents = Contents.of(model)
-    names = {_BY_TYPE[kind] for kind in _types_in(model, contents) if kind in _BY_TYPE}
+    kinds = {
+        *(tensor.data_type for tensor in contents.tensors),
+        *(value.type.tensor_type.elem_type for value in declared_values(model, contents)),
+        *(attribute.i for _, attribute in contents.attributes if attribute.name in TYPE_ATTRIBUTES),  # casts to it
+    }
+    names = {_BY_TYPE[kind] for kind in kinds if kind in _BY_TYPE}
     for node in contents.nodes:
         if node.op_type in _IN_4_BITS:
             names.add("int4")
@@ -79,13 +84,6 @@ def is_converted(model: onnx.ModelProto) -> bool:
 def has_int8_tensors(model: onnx.ModelProto) -> bool:
     """Whether tensors in a file, such as quantized weights, are signed integers of 8 bits."""
     return any(tensor.data_type == TensorProto.INT8 for tensor in Contents.of(model).tensors)
-
-
-def _types_in(model: onnx.ModelProto, contents: Contents) -> Iterator[int]:
-    """The data types that a file names: of its tensors and values, and those that it casts to."""
-    yield from (tensor.data_type for tensor in contents.tensors)
-    yield from (value.type.tensor_type.elem_type for value in declared_values(model, contents))
-    yield from (attribute.i for _, attribute in contents.attributes if attribute.name in TYPE_ATTRIBUTES)
 
 
 def declared_values(model: onnx.ModelProto, contents: Contents) -> Iterator[ValueInfoProto]:

@@ -17,7 +17,6 @@ import onnx
 
 from onnx_ci.errors import first_line, working_directory
 from onnx_ci.onnx_model.contents import Contents
-from onnx_ci.onnx_model.probe_mark import is_marked
 from onnx_ci.results.json_data import shortened
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import RULES, finding
@@ -106,12 +105,13 @@ def _read(path: Path) -> tuple[onnx.ModelProto, Contents] | Finding:
 
 def _not_text(model: onnx.ModelProto, contents: Contents) -> bytes | None:
     """The first name or other text in the model that is not UTF-8; protobuf returns it as bytes. ONNX's checker accepts it."""
+    infos = [info for graph in contents.graphs for info in (*graph.input, *graph.output, *graph.value_info)]
     texts = chain(
         (model.producer_name, model.producer_version, model.domain, *(opset.domain for opset in model.opset_import)),
         *((node.op_type, node.domain, *node.input, *node.output) for node in contents.nodes),
         (text for function in model.functions for text in (function.domain, *function.input, *function.output)),
         (attribute.name for _, attribute in contents.attributes),
-        (text for graph in contents.graphs for info in _infos(graph) for text in (info.name, *_dims(info))),
+        (text for info in infos for text in (info.name, *(dim.dim_param for dim in info.type.tensor_type.shape.dim))),
         (text for tensor in contents.tensors for entry in tensor.external_data for text in (entry.key, entry.value)),
         (entry.key for holder in _holders(model, contents) for entry in holder.metadata_props),
         _names(contents),
@@ -162,14 +162,6 @@ _TOO_LARGE = 2**60
 """As a number of elements: their bytes could not be counted in 64 bits."""
 
 
-def _infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
-    return chain(graph.input, graph.output, graph.value_info)
-
-
-def _dims(info: onnx.ValueInfoProto) -> Iterator[str]:
-    return (dim.dim_param for dim in info.type.tensor_type.shape.dim)
-
-
 def read_signature(path: Path, weights: Container[str] = ()) -> Signature | Finding:
     """The file's signature; a finding if the file is not valid ONNX.
 
@@ -185,6 +177,9 @@ def read_signature(path: Path, weights: Container[str] = ()) -> Signature | Find
     tensors = [tensor for graph in contents.graphs for tensor in graph.initializer]
     inputs = [info for info in model.graph.input if info.name not in initializers]
     texts = [*_texts(model, contents)]
+    defined = {(function.domain, function.name) for function in model.functions}
+    used = {(node.domain, node.op_type) for node in contents.nodes}
+    operators = Counter(f"{node.domain}.{node.op_type}".removeprefix("ai.onnx.").lstrip(".") for node in contents.nodes)
     sizes = [bytes_of(tensor) or len(tensor.raw_data) for tensor in tensors]
     return Signature(
         inputs=tuple(_value(info) for info in inputs if info.name not in weights),
@@ -192,17 +187,17 @@ def read_signature(path: Path, weights: Container[str] = ()) -> Signature | Find
         outputs=tuple(_value(info) for info in model.graph.output),
         opset=next((opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx")), None),
         ir_version=model.ir_version,
-        foreign_domains=_foreign_domains(model, contents),
+        foreign_domains=tuple(sorted({domain for domain, name in used - defined if domain not in STANDARD_DOMAINS})),
         paths=_absolute_paths(texts, _names(contents)),
         external_data=tuple(_external_data(contents)),
         domains={each.domain: each.version for each in model.opset_import if each.domain not in ("", "ai.onnx")},
-        operators=_operators(contents),
+        operators=dict(sorted(operators.items())),
         has_other_powers=_has_other_powers(contents),
         initializers=len(tensors),
         initializer_bytes=sum(sizes),
         largest_initializer_bytes=max(sizes, default=0),
         text_bytes=sum(len(text.encode()) for text in texts),
-        has_probe_weights=is_marked(model),
+        has_probe_weights=any((entry.key, entry.value) == _PROBE_MARK for entry in model.metadata_props),
     )
 
 
@@ -238,12 +233,35 @@ def check_paths(signature: Signature, severity: Severity = RULES["absolute-path"
     return [finding("absolute-path", f"the file contains paths below {named}", severity=severity)]
 
 
+# --- probe weights: a file that has them is kept only to show a fault, and must not be deployed -------------------------
+
+PROBE_SUFFIX = ".probe-weights"
+"""What the name of such a file ends with, before ``.onnx``."""
+
+_PROBE_MARK = ("onnx-ci.weights", "probe")
+
+
+def mark_probe_weights(path: Path) -> Path:
+    """Mark the ONNX file at ``path`` in its metadata and in its name, and return its new path.
+
+    Its external data keeps its name. The weights are not read: appending a message to another one in protobuf's wire format
+    merges both.
+    """
+    mark = onnx.StringStringEntryProto(key=_PROBE_MARK[0], value=_PROBE_MARK[1])
+    with path.open("ab") as file:
+        file.write(onnx.ModelProto(metadata_props=[mark]).SerializeToString())
+    return path.rename(path.with_name(f"{path.stem}{PROBE_SUFFIX}{path.suffix}"))
+
+
 def check_weights(signature: Signature) -> list[Finding]:
     """A finding if the file has probe weights."""
     if not signature.has_probe_weights:
         return []
     message = "the file has probe weights, which onnx-ci chose to make faults visible, not the model's own: do not deploy it"
     return [finding("probe-weights", message)]
+
+
+# --- what is declared ---------------------------------------------------------------------------------------------------
 
 
 def _value(info: onnx.ValueInfoProto) -> Value:
@@ -257,21 +275,15 @@ def _value(info: onnx.ValueInfoProto) -> Value:
     return Value(name=info.name, element_type=tensor.elem_type, dims=dims)
 
 
-def _operators(contents: Contents) -> dict[str, int]:
-    counted = Counter(f"{node.domain}.{node.op_type}".removeprefix("ai.onnx.").lstrip(".") for node in contents.nodes)
-    return dict(sorted(counted.items()))
-
-
 def _has_other_powers(contents: Contents) -> bool:
+    def is_two(tensor: onnx.TensorProto) -> bool:
+        is_here = math.prod(tensor.dims) == 1 and tensor.data_location != onnx.TensorProto.EXTERNAL
+        return is_here and bool(onnx.numpy_helper.to_array(tensor).item() == 2)
+
     exponents = {name for node in contents.nodes if node.op_type == "Pow" for name in node.input[1:]}
     # Functions and branches may use one name for several constants.
     constants = [(name, tensor) for name, tensor in contents.constants if name in exponents] if exponents else []
-    return bool(exponents - {name for name, _ in constants}) or not all(_is_two(tensor) for _, tensor in constants)
-
-
-def _is_two(tensor: onnx.TensorProto) -> bool:
-    is_here = math.prod(tensor.dims) == 1 and tensor.data_location != onnx.TensorProto.EXTERNAL
-    return is_here and bool(onnx.numpy_helper.to_array(tensor).item() == 2)
+    return bool(exponents - {name for name, _ in constants}) or not all(is_two(tensor) for _, tensor in constants)
 
 
 def data_type_name(kind: int) -> str:
@@ -291,12 +303,6 @@ def bytes_of(tensor: onnx.TensorProto) -> int | None:
 # --- domains and paths ----------------------------------------------------------------------------------------------
 
 STANDARD_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
-
-
-def _foreign_domains(model: onnx.ModelProto, contents: Contents) -> tuple[str, ...]:
-    defined = {(function.domain, function.name) for function in model.functions}
-    used = {(node.domain, node.op_type) for node in contents.nodes}
-    return tuple(sorted({domain for domain, name in used - defined if domain not in STANDARD_DOMAINS}))
 
 
 _PART = r"""[^\s/\\:;,"'<>|()\[\]{}]+"""
@@ -322,7 +328,10 @@ def _absolute_paths(texts: Iterable[str], names: Iterable[str]) -> tuple[str, ..
     different_texts = set(texts)
     folders = {root[:-1] for root in roots if any(root in text for text in different_texts)}
     paths = chain(*map(_IN_TEXTS.findall, different_texts), *map(_IN_NAMES.findall, set(names)))
-    folders.update(_shortened(path) for path in paths if not path.startswith(roots))
+    for path in paths:
+        if not path.startswith(roots):
+            kind = PurePosixPath if path.startswith("/") else PureWindowsPath
+            folders.add(str(kind(*kind(path).parent.parts[:4])))  # at most three folders deep
     return tuple(sorted(folders))
 
 
@@ -340,12 +349,6 @@ def _texts(model: onnx.ModelProto, contents: Contents) -> Iterator[str]:
 def _names(contents: Contents) -> Iterator[str]:
     for holders in (contents.graphs, contents.nodes, contents.tensors):
         yield from (holder.name for holder in holders)
-
-
-def _shortened(path: str) -> str:
-    """The folder of a path, at most three folders deep."""
-    kind = PurePosixPath if path.startswith("/") else PureWindowsPath
-    return str(kind(*kind(path).parent.parts[:4]))
 
 
 # --- external data --------------------------------------------------------------------------------------------------

@@ -68,14 +68,14 @@ def _skeleton_of(path: Path) -> bytes | None:
                 continue
             graph = bytearray()
             for field, first, inside, last in _fields(data, body, end):
-                tensor = _made_external(data, inside, last, path.name) if field == _GRAPH_INITIALIZER else None
+                tensor = _with_external_data(data, inside, last, path.name) if field == _GRAPH_INITIALIZER else None
                 moved |= tensor is not None
                 graph += data[first:last] if tensor is None else _delimited(_GRAPH_INITIALIZER, tensor)
             model += _delimited(_MODEL_GRAPH, graph)
     return bytes(model) if moved else None
 
 
-def _made_external(data: mmap.mmap, start: int, end: int, location: str) -> bytes | None:
+def _with_external_data(data: mmap.mmap, start: int, end: int, location: str) -> bytes | None:
     """The TensorProto between two offsets with its raw data made external, or ``None`` if it stays unchanged."""
     if end - start <= INLINE_BYTES:
         return None

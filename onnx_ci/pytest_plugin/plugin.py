@@ -20,9 +20,10 @@ import pytest
 from onnx_ci.cache.verdicts import VerdictCache
 from onnx_ci.collection.discovery import is_recipe_file, package_folders, recipe_files
 from onnx_ci.config.options import FLAGS, Group, joined
-from onnx_ci.config.reproduce import fix_with_cli, repeat_with_pytest, why_with_cli
+from onnx_ci.config.reproduce import fix_with_cli, repeat_with_pytest, versions_with_cli, why_with_cli
 from onnx_ci.config.settings import Settings, load_settings
 from onnx_ci.config.values import OFF
+from onnx_ci.engine.events import CellJudged, CellsCollected, Event, ProblemMet, event_of, message_of
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.engine.session import Session
 from onnx_ci.environment.this_process import patches_of_coverage, set_torch_variables
@@ -43,8 +44,7 @@ from onnx_ci.report.text import (
     summary_lines,
 )
 from onnx_ci.report.written import written_files
-from onnx_ci.results.json_data import from_json, to_json
-from onnx_ci.results.records import Cell, CellResult, Exclusion, Problem, SettingSource, Status
+from onnx_ci.results.records import Cell, CellResult, Problem, SettingSource, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
 from onnx_ci.text import count, one_line, without_commands
@@ -52,10 +52,9 @@ from onnx_ci.text import count, one_line, without_commands
 MARKER = "onnx_export"
 _PLUGIN = "onnx-ci-run"
 _PREFIX = "onnx-"
-# Attributes of pytest's own report, as JSON data: pytest-xdist sends them from a worker to the controller.
-_RESULT, _PROBLEM = "onnx_ci_result", "onnx_ci_problem"
-# Keys of what pytest-xdist sends to the controller when a worker ends.
-_NO_CELL, _LEFT_OUT, _IN_OTHER_JOBS = "onnx_ci_no_cell", "onnx_ci_left_out", "onnx_ci_in_other_jobs"
+_EVENT = "onnx_ci_event"
+"""Where an event is that pytest-xdist sends to the controller: an attribute of pytest's own report, or a key of what a worker
+says at its end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -161,7 +160,7 @@ class Run:
         """Those whose recipes are known."""
         self._other_files: set[Path] = set()
         """The files there that other plugins collect."""
-        self._planned: dict[str, CellSpec] = {}
+        self._specs: dict[str, CellSpec] = {}
         """The cells of the collected recipe files, by id."""
         self._measured_patches: set[str] | None = None
         """What coverage.py patches; ``None`` if it does not measure this process."""
@@ -198,15 +197,15 @@ class Run:
         self._collected.add(path)
         matrix = self.recipes.plan(scope.name for scope in scopes)
         self.session.add_exclusions(matrix.exclusions)
-        self._planned |= {planned.cell.id: planned for planned in matrix.cells}
+        self._specs |= {spec.cell.id: spec for spec in matrix.cells}
         by_recipe: dict[str, list[CellSpec]] = {scope.name: [] for scope in scopes}
-        for planned in matrix.cells:
-            by_recipe[planned.cell.recipe].append(planned)
+        for spec in matrix.cells:
+            by_recipe[spec.cell.recipe].append(spec)
         return [(scope, by_recipe[scope.name]) for scope in scopes], problems
 
     def judge(self, cell: Cell) -> CellResult:
         """The result of a cell."""
-        return self.session.judge(self._planned[cell.id])
+        return self.session.judge(self._specs[cell.id])
 
     def pytest_report_header(self) -> str:
         """Show the versions and settings of the run."""
@@ -254,7 +253,7 @@ class Run:
             items.append(ProblemItem.from_parent(session, name=f"selection-{number}", problem=problem))
         if self.settings.shard is None:
             return
-        shard = self.session.cells_of_shard(planned.cell for planned in self._planned.values())
+        shard = self.session.cells_of_shard(spec.cell for spec in self._specs.values())
         deselected = [item for item in items if isinstance(item, CellItem) and item.cell not in shard]
         self.session.leave_to_other_jobs(item.cell.id for item in deselected)
         if deselected:
@@ -276,10 +275,13 @@ class Run:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Receive from a worker what is left out, and why no cell is left to run: with pytest-xdist, only workers collect."""
-        output = getattr(node, "workeroutput", {})
-        self._why_no_cell = output.get(_NO_CELL, self._why_no_cell)
-        self.session.add_exclusions(from_json(Exclusion, each) for each in output.get(_LEFT_OUT, ()))
-        self.session.leave_to_other_jobs(output.get(_IN_OTHER_JOBS, ()))
+        if (message := getattr(node, "workeroutput", {}).get(_EVENT)) is None:
+            return
+        match event_of(message):
+            case CellsCollected() as collected:
+                self._why_no_cell = collected.why_no_cell
+                self.session.add_exclusions(collected.exclusions)
+                self.session.leave_to_other_jobs(collected.in_other_jobs)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Record which cells will run, once everything is selected. Errors in baselines are reported before any cell runs."""
@@ -288,16 +290,18 @@ class Run:
         with _errors_as_usage():
             if self.config.getoption("collectonly"):
                 return
-            self.session.expect(self._planned[item.cell.id] for item in items)
+            self.session.expect(self._specs[item.cell.id] for item in items)
             if not items:
-                is_planned = bool(self.session.shard_of(self.recipes.plan()).cells)
+                is_planned = bool(self.session.cells_of_shard(spec.cell for spec in self.recipes.plan().cells))
                 scopes = tuple(self.recipes.scopes.values())
                 paths = self.config.args if self.config.args_source is pytest.Config.ArgsSource.ARGS else ()
                 self._why_no_cell = why_nothing_ran(scopes, self.settings, paths, is_planned=is_planned, is_deselected=True)
         if _is_worker(self.config):
-            self.config.workeroutput[_NO_CELL] = self._why_no_cell  # type: ignore[attr-defined]
-            self.config.workeroutput[_LEFT_OUT] = to_json(self.session.report.exclusions)  # type: ignore[attr-defined]
-            self.config.workeroutput[_IN_OTHER_JOBS] = list(self.session.report.in_other_jobs)  # type: ignore[attr-defined]
+            report = self.session.report
+            collected = CellsCollected(
+                why_no_cell=self._why_no_cell, exclusions=report.exclusions, in_other_jobs=report.in_other_jobs
+            )
+            self.config.workeroutput[_EVENT] = message_of(collected)  # type: ignore[attr-defined]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Iterable[str]) -> None:
@@ -326,12 +330,12 @@ class Run:
         """Attach the cell's result to pytest's report, which pytest-xdist sends from workers to the controller."""
         report = yield
         if isinstance(item, CellItem) and item.result is not None and call.when == "call":
-            setattr(report, _RESULT, item.result.as_json())
+            setattr(report, _EVENT, message_of(CellJudged(result=item.result)))
             if item.result.status is Status.XFAILED:
                 report.outcome = "skipped"
                 report.wasxfail = item.result.reason
         elif isinstance(item, ProblemItem) and call.when == "call":
-            setattr(report, _PROBLEM, to_json(item.problem))
+            setattr(report, _EVENT, message_of(ProblemMet(problem=item.problem)))
         return report
 
     @pytest.hookimpl(trylast=True)
@@ -340,22 +344,25 @@ class Run:
 
         pytest keeps every report. This removes the results of cells that do not fail, after all other plugins have read them.
         """
-        if data := getattr(report, _RESULT, None):
-            self.session.add(CellResult.from_json(data))
-            if not report.failed:
-                delattr(report, _RESULT)
-        elif data := getattr(report, _PROBLEM, None):
-            self.session.add_problems([from_json(Problem, data)])
-        elif report.failed and (cell := Cell.from_id(report.nodeid)):
-            died = report.when not in ("setup", "call", "teardown")  # how pytest-xdist reports a worker that died
-            message = "the process died before the cell was judged" if died else "the cell ended without a result"
-            self.session.add_failure(cell, "crash" if died else "internal-error", f"{message}: {report.longreprtext.strip()}")
+        match _event_of(report):
+            case CellJudged() as judged:
+                self.session.add(judged.result)
+                if not report.failed:
+                    delattr(report, _EVENT)
+            case ProblemMet() as met:
+                self.session.add_problems([met.problem])
+            case None if report.failed and (cell := Cell.from_id(report.nodeid)):
+                died = report.when not in ("setup", "call", "teardown")  # how pytest-xdist reports a worker that died
+                message = "the process died before the cell was judged" if died else "the cell ended without a result"
+                self.session.add_failure(
+                    cell, "crash" if died else "internal-error", f"{message}: {report.longreprtext.strip()}"
+                )
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """With ``-v``, show the drift of a passed cell."""
-        data = getattr(report, _RESULT, None)
-        if data and data["status"] == Status.PASSED and data["outputs"]:
-            return "passed", ".", describe_outcome(CellResult.from_json(data)).replace("passed", "PASSED")
+        match _event_of(report):
+            case CellJudged(result=result) if result.status is Status.PASSED and result.outputs:
+                return "passed", ".", describe_outcome(result).replace("passed", "PASSED")
         return None
 
     # --- the end
@@ -385,27 +392,39 @@ class Run:
         except UnwrittenError as error:  # the results are complete
             self._unwritten = str(error)
             report = self.session.report
-        if self._unwritten and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.USAGE_ERROR
-        if _is_worker(self.config) or self.config.getoption("collectonly"):
-            return
-        self._report = report
-        if self.config.get_verbosity() <= 0:
-            self._explain_causes_once(report)
-        failures = len([result for result in report.cells if result.status.is_bad])
-        if report.missing_device and session.exitstatus == pytest.ExitCode.TESTS_FAILED and session.testsfailed == failures:
-            session.exitstatus = int(report.exit_code)
-        if failures and session.exitstatus == pytest.ExitCode.OK:
+        is_whole = not _is_worker(self.config) and not self.config.getoption("collectonly")
+        if is_whole:
+            self._report = report
+            if self.config.get_verbosity() <= 0:
+                self._explain_causes_once(report)
+        session.exitstatus = self._exit_status(session, report if is_whole else None)
+
+    def _exit_status(self, session: pytest.Session, report: RunReport | None) -> int:
+        """Pytest's own exit status, or that of the run if pytest's would say that nothing is wrong.
+
+        Args:
+            session: pytest's own session.
+            report: the report; ``None`` if only a part of the run was here.
+        """
+        failures = len([result for result in report.cells if result.status.is_bad]) if report is not None else 0
+        if session.exitstatus == pytest.ExitCode.TESTS_FAILED and report is not None and report.missing_device:
+            return int(report.exit_code) if session.testsfailed == failures else session.exitstatus
+        if session.exitstatus != pytest.ExitCode.OK:
+            return session.exitstatus
+        if self._unwritten:
+            return pytest.ExitCode.USAGE_ERROR
+        if failures:
             self._hidden = failures
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        if report.verdict is RunVerdict.NOTHING_RAN and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+            return pytest.ExitCode.TESTS_FAILED
+        nothing_ran = report is not None and report.verdict is RunVerdict.NOTHING_RAN
+        return pytest.ExitCode.NO_TESTS_COLLECTED if nothing_ran else pytest.ExitCode.OK
 
     def _explain_causes_once(self, report: RunReport) -> None:
         """Let the terminal show each cause of failures once. All other plugins have read the reports already."""
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         reports = reporter.stats.get("failed", ()) if reporter is not None else ()
-        failed = {data["id"]: each for each in reports if (data := getattr(each, _RESULT, None))}
+        events = ((each, _event_of(each)) for each in reports)
+        failed = {event.result.cell.id: each for each, event in events if isinstance(event, CellJudged)}
         for failure in shared_failures(result for result in report.cells if result.cell.id in failed):
             first, *repetitions = (failed[result.cell.id] for result in failure.results)
             if repetitions:
@@ -445,6 +464,12 @@ class Run:
             terminalreporter.write_line(without_commands(one_line(f"cache: {line}")))
         if self._report.missing_device:
             terminalreporter.write_line(f"onnx-ci: {describe_missing_device(self._report)}", red=True)
+
+
+def _event_of(report: pytest.TestReport) -> Event | None:
+    """What the plugin has attached to pytest's report."""
+    message = getattr(report, _EVENT, None)
+    return None if message is None else event_of(message)
 
 
 def _how_to_measure_cells(report: RunReport, settings: Settings, patches: set[str]) -> Iterator[str]:
@@ -488,8 +513,8 @@ class RecipeNode(pytest.Collector):
 
     def collect(self) -> Iterator[CellItem]:
         """The recipe's cells, in order."""
-        for planned in self.cells:
-            yield CellItem.from_parent(self, name=planned.cell.label, cell=planned.cell, line=self.scope.line)
+        for spec in self.cells:
+            yield CellItem.from_parent(self, name=spec.cell.label, cell=spec.cell, line=self.scope.line)
 
 
 class CellFailedError(Exception):
@@ -529,12 +554,13 @@ class CellItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The findings with numbers, remedies and the command that repeats the cell, instead of a traceback."""
         if isinstance(excinfo.value, CellFailedError) and self.result is not None:
-            command = repeat_with_pytest(self.cell, self.run.settings)
-            why = why_with_cli(self.cell, self.run.settings)
-            fix = fix_with_cli(self.cell, self.run.settings)
-            return without_commands(
-                describe_result(self.result, command, why=why, fix=fix, code_in=Path.cwd(), has_notes=False)
+            of_cell = (self.cell, self.run.settings)
+            why, versions, fix = why_with_cli(*of_cell), versions_with_cli(*of_cell), fix_with_cli(*of_cell)
+            command = repeat_with_pytest(*of_cell)
+            text = describe_result(
+                self.result, command, why=why, versions=versions, fix=fix, code_in=Path.cwd(), has_notes=False
             )
+            return without_commands(text)
         return super().repr_failure(excinfo)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from onnx_ci.config.settings import find_root
 from onnx_ci.report.causes import cause_key, causes_of, describe_cells
 from onnx_ci.report.text import describe_finding
-from onnx_ci.results.records import CellResult, Finding, Problem, Severity, SkipCause
+from onnx_ci.results.records import CellResult, Finding, Severity, SkipCause
 from onnx_ci.results.run_report import RunReport
 
 
@@ -72,12 +72,22 @@ def failures_of(report: RunReport, directory: Path, workspace: Path) -> list[Ann
         workspace: the root of the repository.
     """
     root = find_root(directory)
+    problems = [
+        Annotation(
+            level="error",
+            title=f"{problem.source} cannot be used",
+            message=problem.message,
+            file=_in_repository(root / (problem.file or problem.source), workspace),
+            line=problem.line,
+        )
+        for problem in report.problems
+    ]
     stopped = []
     if not_run := report.not_run:
         message = f"The run was stopped, or a job is missing: {len(not_run)} of the cells did not run, first {not_run[0]}"
         stopped.append(Annotation(level="error", message=message))
     return [
-        *_problems(report.problems, root, workspace),
+        *problems,
         *_broken(report.cells, Severity.ERROR, root, directory, workspace),
         *stopped,
     ]
@@ -86,7 +96,15 @@ def failures_of(report: RunReport, directory: Path, workspace: Path) -> list[Ann
 def warnings_of(report: RunReport, directory: Path, workspace: Path) -> list[Annotation]:
     """What does not fail the run but should be known; the arguments are those of :func:`failures_of`."""
     root = find_root(directory)
-    return [*_broken(report.cells, Severity.WARNING, root, directory, workspace), *_skipped(report.cells)]
+    # A cell that its recipe skips is skipped on purpose and needs no annotation.
+    missing = Counter(result.reason for result in report.cells if result.skip_cause is SkipCause.MISSING_DEVICE)
+    return [
+        *_broken(report.cells, Severity.WARNING, root, directory, workspace),
+        *(
+            Annotation(level="warning", message=f"{reason}\n{count} cells were skipped and not verified")
+            for reason, count in missing.items()
+        ),
+    ]
 
 
 def _broken(
@@ -118,28 +136,6 @@ def _broken(
             )
         )
     return annotations
-
-
-def _problems(problems: Iterable[Problem], root: Path, workspace: Path) -> list[Annotation]:
-    return [
-        Annotation(
-            level="error",
-            title=f"{problem.source} cannot be used",
-            message=problem.message,
-            file=_in_repository(root / (problem.file or problem.source), workspace),
-            line=problem.line,
-        )
-        for problem in problems
-    ]
-
-
-def _skipped(results: Iterable[CellResult]) -> list[Annotation]:
-    """Missing devices. A cell that its recipe skips is skipped on purpose and needs no annotation."""
-    missing = Counter(result.reason for result in results if result.skip_cause is SkipCause.MISSING_DEVICE)
-    return [
-        Annotation(level="warning", message=f"{reason}\n{count} cells were skipped and not verified")
-        for reason, count in missing.items()
-    ]
 
 
 def _in_repository(file: Path, workspace: Path) -> str | None:

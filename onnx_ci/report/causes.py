@@ -1,7 +1,7 @@
-"""Findings by their causes: what one fault breaks is told once, within a cell and over cells.
+"""Findings by their causes: what one fault breaks is shown once, within a cell and over cells.
 
 Findings that name the same lines of code or the same nodes have one cause; a finding that names neither is a cause of its own.
-Within a cell, the first finding of a cause is told in full and the others are its consequences. Over opsets, exporters and
+Within a cell, the first finding of a cause is shown in full and the others are its consequences. Over opsets, exporters and
 devices, a cause is one paragraph. JSON reports and ``-v`` keep everything.
 """
 
@@ -36,7 +36,7 @@ class SharedFailure:
 
     @property
     def first(self) -> CellResult:
-        """The cell that is told in full."""
+        """The cell that is shown in full."""
         return self.results[0]
 
     @property
@@ -59,7 +59,7 @@ class CommonCause:
 
     @property
     def first(self) -> CellResult:
-        """The cell that is told in full."""
+        """The cell that is shown in full."""
         return self.failures[0].first
 
 
@@ -131,7 +131,7 @@ def failure_key(result: CellResult) -> object:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedFinding:
-    """A finding that several cells have, which is told once."""
+    """A finding that several cells have, which is shown once."""
 
     finding: Finding
     """The finding as the first cell has it."""

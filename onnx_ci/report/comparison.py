@@ -132,7 +132,7 @@ class CellChange:
         shown = {"output-drift": Measure.DRIFT, "size": Measure.SIZE}
         measured = {move.measure for move in self.measures}
         rules = [("rules", f"rules {self.rules}")] if self.rules else []
-        return rules + [(each.kind, each.words) for each in self.changes if shown.get(each.kind) not in measured]
+        return rules + [(each.kind, each.text) for each in self.changes if shown.get(each.kind) not in measured]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -257,8 +257,8 @@ def _times(results: Sequence[CellResult], anchors: Mapping[Cell, str]) -> dict[s
 def _about(result: CellResult) -> str:
     """The rules that a cell breaks, and the start of its first error or warning, or of the reason for its status."""
     findings = [cause.finding for cause in causes_of(result.findings)]
-    is_told = result.status.is_bad or result.warnings
-    text = " ".join((describe_finding(findings[0]) if findings and is_told else result.reason).split())
+    has_problem = result.status.is_bad or result.warnings
+    text = " ".join((describe_finding(findings[0]) if findings and has_problem else result.reason).split())
     beginning = text if len(text) <= _EXCERPT else f"{text[: _EXCERPT - 1]}…"
     return ": ".join(filter(None, [", ".join(dict.fromkeys(each.rule for each in findings)), beginning]))
 

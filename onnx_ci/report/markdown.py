@@ -1,6 +1,6 @@
 """The report as Markdown, for the summary page of a job: the verdict, the failures, the grid.
 
-GitHub cuts a long summary off at its end, so what matters most comes first, and each cause is told once.
+GitHub cuts a long summary off at its end, so what matters most comes first, and each cause is shown once.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def _row(group: Sequence[CellChange], *, has_base: bool) -> str:
     before = [moved.before for moved in group if moved.before is not None]
     after = [moved.after for moved in group if moved.after is not None]
     first = group[0]
-    is_changed = first.movement in (Movement.CHANGED, Movement.WARNS)  # what fails is told below
+    is_changed = first.movement in (Movement.CHANGED, Movement.WARNS)  # what fails is shown below
     words = [words for kind, words in first.unmeasured if is_changed and kind != "operators"]
     cells = [code_span(_cells(moved.cell for moved in group)), *map(_words, words)]
     values = [

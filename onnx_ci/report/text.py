@@ -75,7 +75,8 @@ def table_lines(results: Sequence[CellResult], word_of: Callable[[CellResult | N
 def summary_lines(report: RunReport, style: Style = plain) -> list[str]:
     """The grid, remarks on the run, and the conclusion."""
     since = [
-        f"since the baseline: {each.place}: {each.finding.message}{_format_severity(each.finding)}"
+        f"since the baseline: {each.place}: {each.finding.message}"
+        + ("" if each.finding.severity is Severity.ERROR else f" ({each.finding.severity.value})")
         for each in baseline_changes(report.cells)
     ]
     lines = [*describe_run(report), *note_lines(report.cells), *warning_lines(report.cells), *since]
@@ -109,10 +110,6 @@ def _lines_of(kind: str, findings: Iterable[SharedFinding]) -> list[str]:
         lines.append(f"{kind}: {shared.place}: {shared.finding.rule}: {said}")
         lines += [f"    remedy: {remedy}"] if remedy else []
     return lines
-
-
-def _format_severity(finding: Finding) -> str:
-    return "" if finding.severity is Severity.ERROR else f" ({finding.severity.value})"
 
 
 def describe_run(report: RunReport) -> list[str]:
@@ -225,18 +222,26 @@ def describe_first_cause(result: CellResult) -> str:
 
 
 def describe_result(
-    result: CellResult, repeat: str, *, why: str = "", fix: str = "", code_in: Path | None = None, has_notes: bool = True
+    result: CellResult,
+    repeat: str,
+    *,
+    why: str = "",
+    versions: str = "",
+    fix: str = "",
+    code_in: Path | None = None,
+    has_notes: bool = True,
 ) -> str:
     """A result in full: each cause with its remedy, the numbers, and the command that repeats the cell.
 
     Args:
         result: the result.
         repeat: the command.
-        why: the command that shows the nodes around a fault. It is named only if these are known; with ``--versions``, if nodes
-            compute something else although no number was frozen.
+        why: the command that shows the nodes around a fault. It is named only if these are known.
+        versions: the command that tries other versions of packages. It is named if nodes compute something else although no
+            number was frozen.
         fix: the command that tries remedies. It is named if the file is wrong.
         code_in: the directory of the project, to show the code around the line of each cause, too.
-        has_notes: whether notes are told that belong to no error. Otherwise :func:`note_lines` tells them, for all cells.
+        has_notes: whether to show notes that belong to no error. Otherwise :func:`note_lines` shows them, for all cells.
     """
     causes = (each for each in causes_of(result.findings) if has_notes or each.finding.severity is not Severity.NOTE)
     lines = finding_lines((each for cause in causes for each in (cause.finding, *cause.consequences)), code_in=code_in)
@@ -244,33 +249,24 @@ def describe_result(
         lines.append(f"expected: {result.reason}")
     if result.outputs:
         lines += ["", *_numbers(result)]
-    lines += [f"    {each}" for each in deviations(result)]
+    lines += [f"    {each.in_words}" for each in result.cpu_vs_gpu if each.apart]
     if result.artifact:
         lines.append(f"the file: {result.artifact}")
     lines += ["", f"repeat with: {repeat}"]
     if why and any(each.steps for each in result.findings):
         lines.append(f"node by node: {why}")
-    if why and any(map(_is_wrong_operator, result.findings)):
-        lines.append(f"try other versions: {why} --versions")
-    if fix and result.status is Status.FAILED and any(map(_may_be_fixed, result.findings)):
+    if versions and any(map(_is_wrong_operator, result.findings)):
+        lines.append(f"try other versions: {versions}")
+    phases = {RULES[each.rule].phase for each in result.findings if each.severity is Severity.ERROR} if fix else set()
+    if result.status is Status.FAILED and phases - {"baseline", "verdict"}:  # not only other than recorded or expected
         lines.append(f"try remedies: {fix}")
     return "\n".join(map(one_line, lines))
-
-
-def _may_be_fixed(finding: Finding) -> bool:
-    """Whether it is an error in the file, and not a difference from what was recorded or expected."""
-    return finding.severity is Severity.ERROR and RULES[finding.rule].phase not in ("baseline", "verdict")
 
 
 def _is_wrong_operator(finding: Finding) -> bool:
     """Whether nodes compute something else than the model, on the example, too."""
     is_error = finding.severity is Severity.ERROR and finding.rule == "numeric-drift"
     return is_error and any(each.nodes for each in finding.culprits) and not any(each.frozen for each in finding.culprits)
-
-
-def deviations(result: CellResult) -> list[str]:
-    """For each output of which PyTorch and ONNX Runtime do not compute the same on CPU and GPU: which results deviate."""
-    return [each.in_words for each in result.cpu_vs_gpu if each.apart]
 
 
 def finding_lines(findings: Iterable[Finding], *, code_in: Path | None = None) -> list[str]:

@@ -225,3 +225,13 @@ def exit_code(results: Collection[CellResult], *, problems: int = 0, not_run: in
         return ExitCode.PASSED
     is_without_device = any(result.skip_cause is SkipCause.MISSING_DEVICE for result in results)
     return ExitCode.ENVIRONMENT if is_without_device else ExitCode.NOTHING_RAN
+
+
+def exit_code_of_plan(cells: Collection[object], *, problems: Collection[object] = ()) -> ExitCode:
+    """The exit code of a command that only says what would run.
+
+    Args:
+        cells: what would run.
+        problems: what keeps recipes from becoming cells.
+    """
+    return ExitCode.USAGE if problems else ExitCode.PASSED if cells else ExitCode.NOTHING_RAN

@@ -17,6 +17,7 @@ import onnx_ci
 from onnx_ci import Status
 from onnx_ci.collection.discovery import Found
 from onnx_ci.config.settings import load_settings
+from onnx_ci.engine.events import Waiting
 from onnx_ci.engine.scheduler import open_engine
 from onnx_ci.environment.versions import version_of
 from onnx_ci.matrix.plan import plan
@@ -508,8 +509,17 @@ def test_one_cell_at_a_time_has_a_gpu_however_many_run_at_once(fake, tmp_path):
     settings = load_settings(tmp_path, flags={"opsets": "12-14", "devices": "cpu,cuda,cuda:1", "jobs": 4}, environment={})
     seen = []
     cells = plan([Found(product, "here.py")], settings).cells
-    with open_engine(settings, watch=seen.append) as engine:
-        assert {decide(each).status for each in engine.run(cells)} == {Status.PASSED}
+    with open_engine(settings) as engine:
+        engine.expect(cells)
+        waiting = {spec.cell.id for spec in cells}
+        while waiting:
+            spec = next(spec for spec in cells if spec.cell.id in waiting)
+            for event in engine.events(spec):
+                if isinstance(event, Waiting):
+                    seen.append(event.doing)
+                else:
+                    assert decide(event.evidence).status is Status.PASSED
+                    waiting.remove(event.evidence.cell.id)
     on_gpus = [[each for each in doing if re.search(r"-cuda(:1)?$", each)] for doing in seen]
     assert max(sum(each.endswith("-cuda") for each in doing) for doing in on_gpus) == 1
     assert max(sum(each.endswith("-cuda:1") for each in doing) for doing in on_gpus) == 1

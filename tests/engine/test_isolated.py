@@ -20,7 +20,7 @@ from toolbox.cells import Total
 from torch import nn
 
 import onnx_ci
-from onnx_ci.engine import cell, hosts
+from onnx_ci.engine import cell, scheduler
 from onnx_ci.results.json_data import to_json
 
 every_isolation = pytest.mark.parametrize("isolation", ["fork", "spawn"])
@@ -360,7 +360,7 @@ def test_a_recipe_changes_nothing_in_the_process_that_asked(run, monkeypatch):
 @linux
 @pytest.mark.parametrize(("usable", "threads"), [(1, 1), (64, 2)])
 def test_a_cell_has_no_more_threads_than_its_container_has_cores(run, monkeypatch, usable, threads):
-    monkeypatch.setattr(hosts, "usable_cores", lambda: usable)
+    monkeypatch.setattr(scheduler, "usable_cores", lambda: usable)
 
     @onnx_ci.recipe
     def tells():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import sys
 
@@ -78,7 +77,7 @@ def test_every_stage_is_a_cell_after_that_of_the_export():
     results = results_of(net_with(keeps, onnx_ci.stage(keeps, name="again")))
     assert list(results) == [None, "keeps", "again"]
     assert [each.cell.label for each in results.values()] == ["opset17-cpu", "opset17-cpu+keeps", "opset17-cpu+again"]
-    assert {each.status for each in results.values()} == {Status.PASSED}
+    assert {(each.status, each.findings) for each in results.values()} == {(Status.PASSED, ())}
     assert all(each.facts is not None for each in results.values())  # each has a baseline
 
 
@@ -86,7 +85,6 @@ def test_globs_select_stages():
     recipe = net_with(keeps)
     for glob, stages in (("*+keeps", ["keeps"]), ("net::opset17-cpu", [None]), ("net", [None, "keeps"])):
         assert list(results_of(recipe, select=glob)) == stages
-        assert fnmatch.fnmatchcase("net::opset17-cpu+keeps", "*+keeps")
 
 
 def test_a_stage_passes_in_its_own_process(project):
@@ -94,17 +92,12 @@ def test_a_stage_passes_in_its_own_process(project):
     assert (result.status, result.cell.stage) == (Status.PASSED, "keeps")
 
 
-def test_the_file_of_a_stage_is_kept(tmp_path):
-    results = results_of(net_with(drops_relu), artifacts=tmp_path)
-    kept = {stage: [node.op_type for node in onnx.load(each.artifact).graph.node] for stage, each in results.items()}
-    assert "Relu" in kept[None]
-    assert "Relu" not in kept["drops_relu"]
-
-
 def test_the_kept_file_of_a_stage_has_the_models_own_weights_and_is_judged(tmp_path):
     own = Net()
     recipe = onnx_ci.recipe(**BATCH, name="net", then=[drops_relu])(lambda: (own, (torch.randn(2, 3, 8, 8),)))
-    result = results_of(recipe, artifacts=tmp_path)["drops_relu"]
+    results = results_of(recipe, artifacts=tmp_path)
+    assert "Relu" in {node.op_type for node in onnx.load(results[None].artifact).graph.node}
+    result = results["drops_relu"]
     model = onnx.load(result.artifact)
     weights = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
     numpy.testing.assert_array_equal(weights["head.weight"], own.head.weight.detach())
@@ -185,10 +178,6 @@ def test_a_stage_that_raises_costs_only_the_cells_that_need_it():
         found = fault(results[stage])
         assert (found.rule, found.introduced_by) == ("stage-error", "raises")
         assert describe_finding(found).startswith("raises raised RuntimeError: cannot fuse")
-
-
-def test_a_stage_that_works_is_no_stage_error():
-    assert results_of(net_with(keeps))["keeps"].findings == ()
 
 
 def test_a_stage_that_writes_no_model_is_found_by_the_checker():

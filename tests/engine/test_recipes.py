@@ -186,12 +186,13 @@ def test_a_process_that_no_longer_answers_keeps_its_own_cells_only(project, monk
     project.recipes("import time\ntime.sleep(1.5)", RIGHT.replace("right", "other"), name="b/onnx_recipes.py")
     monkeypatch.setattr("onnx_ci.processes.forked._REPLY_SECONDS", 1.0)
     from onnx_ci.config.settings import load_settings
+    from onnx_ci.engine.events import CellJudged
     from onnx_ci.engine.recipes import find_recipes
     from onnx_ci.engine.session import Session
 
     with Session(load_settings(project.root, flags={"opsets": "13"})) as session:
         session.plan(find_recipes(session.settings))
-        results = {result.cell.recipe: result for result in session.run()}
+        results = {event.result.cell.recipe: event.result for event in session.events() if isinstance(event, CellJudged)}
     assert {name: str(result.status) for name, result in results.items()} == {
         "right": "failed", "second": "failed", "other": "passed"
     }  # fmt: skip

@@ -63,21 +63,30 @@ def disagreements(result):
     return [each.message for each in result.findings if "own weights is" in each.message]
 
 
-@pytest.mark.parametrize("isolation", ["fork", "none"])
-def test_where_only_probe_weights_show_a_fault_both_files_are_shown(isolation):
-    result = run_one(net(lambda largest: largest < LARGE), isolation=isolation)
+@pytest.mark.parametrize(("isolation", "is_kept"), [("fork", False), ("none", False), ("fork", True)])
+def test_where_only_probe_weights_show_a_fault_both_files_are_shown(tmp_path, isolation, is_kept):
+    kept = {"artifacts": tmp_path} if is_kept else {}
+    result = run_one(net(lambda largest: largest < LARGE), isolation=isolation, **kept)
     assert rules(result) == ["baked-value"]
     assert all(each.probe_weights for each in result.findings if each.severity is onnx_ci.Severity.ERROR)
     assert {output.input_title for output in result.outputs} >= {"example", "example, probe weights"}
     (note,) = disagreements(result)
     assert "own weights is right, with a drift of" in note
     assert "probe weights is wrong (baked-value), with a drift of" in note
+    assert not is_kept or onnx_ci.verify(result.artifact, net()).status is Status.PASSED
 
 
-def test_where_only_own_weights_show_a_fault_it_is_said(tmp_path):
-    (note,) = disagreements(run_one(net(lambda largest: largest > LARGE), artifacts=tmp_path))
+def test_where_only_own_weights_show_a_fault_it_is_said_of_the_kept_file(tmp_path):
+    recipe = net(lambda largest: largest > LARGE)
+    assert run_one(recipe).status is Status.PASSED
+    result = run_one(recipe, artifacts=tmp_path)
+    assert rules(result) == ["baked-value"]
+    assert not result.findings[-1].probe_weights
+    (note,) = disagreements(result)
     assert "own weights is wrong (baked-value), with a drift of" in note
     assert "probe weights is right, with a drift of" in note
+    assert not list(tmp_path.rglob("*probe*"))
+    assert run_one(net(), artifacts=tmp_path).status is Status.PASSED
 
 
 def by_torchscript(model, args, kwargs, opset, path):
@@ -125,23 +134,6 @@ def test_a_kept_file_has_the_models_own_weights_and_is_judged_with_both(tmp_path
     assert all(np.array_equal(kept[name], own[name]) for name in ("head.weight", "head.bias"))  # dynamo fuses the other layers
     assert {output.input_title for output in result.outputs} >= {"example", "example, probe weights"}
     assert not list(tmp_path.rglob("*probe*"))
-
-
-def test_a_fault_that_only_the_models_own_weights_show_is_found_in_the_kept_file(tmp_path):
-    recipe = net(lambda largest: largest > LARGE)
-    assert run_one(recipe).status is Status.PASSED
-    result = run_one(recipe, artifacts=tmp_path)
-    assert rules(result) == ["baked-value"]
-    assert not result.findings[-1].probe_weights
-    assert not list(tmp_path.rglob("*probe*"))
-    assert run_one(net(), artifacts=tmp_path).status is Status.PASSED
-
-
-def test_a_fault_that_only_probe_weights_show_is_found_with_artifacts_too(tmp_path):
-    result = run_one(net(lambda largest: largest < LARGE), artifacts=tmp_path)
-    assert rules(result) == ["baked-value"]
-    assert all(each.probe_weights for each in result.findings if each.rule == "baked-value")
-    assert onnx_ci.verify(result.artifact, net()).status is Status.PASSED
 
 
 def test_a_model_whose_own_weights_show_nothing_passes_with_artifacts_too(tmp_path):

@@ -8,7 +8,8 @@ import torch
 
 import onnx_ci
 from onnx_ci.config.settings import load_settings
-from onnx_ci.matrix.plan import CellTask, plan_cell
+from onnx_ci.engine.events import CellFinished
+from onnx_ci.matrix.plan import CellTask, task_of
 from onnx_ci.results.records import Cell
 
 
@@ -54,12 +55,23 @@ def run_one(recipe, **options):
     return result
 
 
+def evidence_of(engine, specs):
+    """The evidence that an engine has about each cell, in order, each as soon as it is known."""
+    engine.expect(specs)
+    finished = {}
+    for spec in specs:
+        if spec.cell.id not in finished:
+            events = [event for event in engine.events(spec) if isinstance(event, CellFinished)]
+            finished |= {event.evidence.cell.id: event.evidence for event in events}
+        yield finished.pop(spec.cell.id)
+
+
 def rules(result):
     """The rules that the cell broke; notes aside."""
     return [each.rule for each in result.findings if each.severity is onnx_ci.Severity.ERROR]
 
 
-def planned(recipe, *, cell: Cell | None = None, **options) -> CellTask:
+def task(recipe, *, cell: Cell | None = None, **options) -> CellTask:
     """A cell of the recipe, by default at opset 13 on the CPU, under the default settings but for ``options``."""
     cell = cell or Cell(source="onnx_recipes.py", recipe=recipe.name, exporter="torchscript", opset=13, device="cpu")
-    return plan_cell(cell, recipe, load_settings(Path(__file__).parent, flags=options, environment={}))
+    return task_of(cell, recipe, load_settings(Path(__file__).parent, flags=options, environment={}))

@@ -31,7 +31,7 @@ from onnx_ci.config.settings import load_settings
 from onnx_ci.engine.one_process import Engine
 from onnx_ci.errors import OnnxCiError
 from onnx_ci.github.artifact import Artifact
-from onnx_ci.matrix.plan import plan_cell
+from onnx_ci.matrix.plan import task_of
 from onnx_ci.onnx_model.saved_inputs import ExpectedInput, read_inputs, write_inputs
 from onnx_ci.report import html, markdown
 from onnx_ci.report.comparison import compare_runs
@@ -92,7 +92,7 @@ REPORT = dataclasses.replace(
 @functools.cache
 def _evidence() -> CellEvidence:
     with tempfile.TemporaryDirectory() as folder, Engine() as engine:
-        return engine.run_cell(plan_cell(CELL, net, load_settings(Path(folder))))
+        return engine.run_cell(task_of(CELL, net, load_settings(Path(folder))))
 
 
 # --- reports and journals

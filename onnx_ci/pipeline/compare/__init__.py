@@ -1,1 +1,4 @@
-"""Step 7: from output tensors and references to drift, findings, and whether the file or a runtime is at fault."""
+"""From output tensors and references to drift, findings, and whether the file or a runtime is at fault.
+
+Drift is error ÷ noise, in :mod:`.drift`. :mod:`onnx_ci.pipeline.judge` is what calls this room for each file.
+"""

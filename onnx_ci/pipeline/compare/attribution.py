@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from onnx_ci.pipeline.compare.runtime_run import RuntimeRun
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
@@ -57,21 +58,25 @@ def without_overflow(run: RuntimeRun, exact: RuntimeRun) -> tuple[RuntimeRun, li
 
 
 def int8_overflow(wrong: Finding) -> Finding:
-    """The warning that a file is right, except where sums of int8 products overflow.
+    """The warning that a file is right, except where sums of int8 products overflow."""
+    cause = "sums of int8 products overflow in onnxruntime on this processor, which has no VNNI"
+    message = f"{cause}; without that the file is right: {wrong.message}"
+    return _of_runtime(wrong, message, Severity.WARNING, wrong.details, remedy=_WITHOUT_OVERFLOW)
 
-    Args:
-        wrong: what is wrong for that reason.
-    """
+
+def _of_runtime(
+    wrong: Finding, message: str, severity: Severity, details: Mapping[str, Any], remedy: str | None = None
+) -> Finding:
+    """The fault of a runtime in the place of one that looks like the file's."""
     return finding(
         "runtime-disagreement",
-        "sums of int8 products overflow in onnxruntime on this processor, which has no VNNI; without that the file is right: "
-        f"{wrong.message}",
-        severity=Severity.WARNING,
-        remedy=_WITHOUT_OVERFLOW,
+        message,
+        severity=severity,
+        remedy=remedy,
         output=wrong.output,
         probe=wrong.probe,
         drift=wrong.drift,
-        details={**wrong.details, "breaks": wrong.rule},
+        details={**details, "breaks": wrong.rule},
     )
 
 
@@ -82,13 +87,10 @@ _WITHOUT_OVERFLOW = (
 
 
 def hidden_faults(run: RuntimeRun) -> list[Finding]:
-    """The wrong values of a file that ONNX Runtime's optimizer repairs.
+    """The wrong values of a file that ONNX Runtime's optimizer repairs, from a run without it.
 
     The optimizer replaces a LayerNorm of several nodes by one, whatever its exponent is (ONNX Runtime 1.31). By the standard,
     the file is wrong all the same, and other runtimes compute what it says.
-
-    Args:
-        run: a run without the optimizer.
     """
     errors = [each for each in run.findings if each.severity is Severity.ERROR and each.output is not None]
     hidden = "the optimizer of ONNX Runtime hides it"
@@ -120,13 +122,4 @@ def _disagreement(run: RuntimeRun, wrong: Finding, right: Sequence[str]) -> Find
         message = f"{wrong.message} ({listed_shortly(right)} can)"
         return dataclasses.replace(wrong, message=message, severity=severity, details=details)
     others = f"{listed_shortly(right)} {'is' if len(right) == 1 else 'are'}"
-    message = f"{run.runtime} is wrong where {others} right: {wrong.message}"
-    return finding(
-        "runtime-disagreement",
-        message,
-        severity=severity,
-        output=wrong.output,
-        probe=wrong.probe,
-        drift=wrong.drift,
-        details={**details, "breaks": wrong.rule},
-    )
+    return _of_runtime(wrong, f"{run.runtime} is wrong where {others} right: {wrong.message}", severity, details)

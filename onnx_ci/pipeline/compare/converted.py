@@ -28,8 +28,6 @@ def at_precision_of_file(prepared: Prepared, path: Path, scratch: Path) -> Prepa
     on an input that onnx-ci made, a difference is a note.
 
     Args:
-        prepared: the recipe that the file is an export of.
-        path: the file.
         scratch: a folder for changed copies of the file, which is needed while the result is used.
     """
     model, signature = read_model(path), read_signature(path, prepared.weights)
@@ -50,7 +48,6 @@ _Make = Callable[[Probe], Reference]
 
 
 def _lowered(prepared: Prepared, precision: Precision) -> _Make:
-    """Makes references with the rounding of a floating type."""
 
     def lowered(probe: Probe) -> Reference:
         runs = runs_at_precision(prepared.fresh, probe.inputs, probe.reference, precision)
@@ -60,7 +57,6 @@ def _lowered(prepared: Prepared, precision: Precision) -> _Make:
 
 
 def _quantized(prepared: Prepared, path: Path, signature: Signature, precision: Precision, scratch: Path) -> _Make:
-    """Makes references with the rounding of a quantized file."""
 
     @functools.cache
     def file() -> QuantizedFile:

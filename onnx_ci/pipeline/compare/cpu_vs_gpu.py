@@ -25,13 +25,12 @@ from onnx_ci.results.rules import finding
 
 
 def compute_cpu_vs_gpu(
-    run: RuntimeRun | None, path: Path, signature: Signature, prepared: Prepared, *, max_drift: DriftLimit
+    run: RuntimeRun | None, path: Path, signature: Signature, prepared: Prepared, *, device: str, max_drift: DriftLimit
 ) -> tuple[CpuVsGpu, ...]:
     """The errors of the four sides for each output of the example.
 
     Args:
         run: ONNX Runtime's run on the GPU, if it is one of the runtimes.
-        max_drift: the largest drift that passes.
     """
     if prepared.recipe.nondeterministic:
         return ()
@@ -43,12 +42,16 @@ def compute_cpu_vs_gpu(
             return {}
         return {each.name: each for each in compare(names, outputs, example, max_drift, "").outputs}
 
+    try:
+        on_cpu = OnnxRuntime().load(path, "cpu").run(feeds_of(signature, prepared, example))
+    except Exception:  # ONNX Runtime's own classes; the CPU may lack a kernel that the GPU has
+        on_cpu = None
     of_example = [each for each in run.outputs if each.probe == example.name] if run else []
     by_side = {
         "PyTorch on cpu": errors(prepared.cpu_outputs),
-        f"PyTorch on {prepared.device}": errors(example.reference.own),
-        "ONNX Runtime on cpu": errors(_on_cpu(path, signature, prepared)),
-        f"ONNX Runtime on {prepared.device}": {each.name: each for each in of_example},
+        f"PyTorch on {device}": errors(example.reference.own),
+        "ONNX Runtime on cpu": errors(on_cpu),
+        f"ONNX Runtime on {device}": {each.name: each for each in of_example},
     }
     compared = []
     for name, output in zip(names, example.reference.own, strict=True):
@@ -56,20 +59,11 @@ def compute_cpu_vs_gpu(
         sizes = {side: drift.error for side, drift in drifts.items() if drift.index is not None}
         if sizes:
             limit = next(drift.limit for drift in drifts.values() if drift.index is not None)
-            unit = max(unit_in_last_place(output), _tf32_unit(output) if prepared.recipe.tf32 else 0.0)
+            unit = unit_in_last_place(output)
+            if prepared.recipe.tf32 and output.is_floating_point():
+                unit *= max(1.0, TF32_EPS / torch.finfo(output.dtype).eps)
             compared.append(CpuVsGpu(name=name, errors=sizes, apart=deviating_sides(sizes, limit, unit)))
     return tuple(compared)
-
-
-def _on_cpu(path: Path, signature: Signature, prepared: Prepared) -> list[torch.Tensor] | None:
-    try:
-        return OnnxRuntime().load(path, "cpu").run(feeds_of(signature, prepared, prepared.example))
-    except Exception:  # ONNX Runtime's own classes; the CPU may lack a kernel that the GPU has
-        return None
-
-
-def _tf32_unit(tensor: torch.Tensor) -> float:
-    return unit_in_last_place(tensor) / torch.finfo(tensor.dtype).eps * TF32_EPS if tensor.is_floating_point() else 1.0
 
 
 def deviating_sides(errors: Mapping[str, float], limit: float, unit: float) -> tuple[str, ...]:
@@ -97,45 +91,35 @@ _TF32_REMEDY = (
 
 
 def explain_drift_on_gpu(
-    sides: Sequence[CpuVsGpu], findings: Sequence[Finding], run: RuntimeRun | None, prepared: Prepared
+    sides: Sequence[CpuVsGpu], findings: Sequence[Finding], run: RuntimeRun | None, device: str, *, tf32: bool
 ) -> list[Finding]:
     """The findings of a cell on a GPU, with the probable causes of drift.
 
     A note is added if only PyTorch on the GPU deviates: its noise, the unit of the comparison, is then too large.
-
-    Args:
-        sides: the result of :func:`compute_cpu_vs_gpu`.
-        findings: the findings of the cell.
-        run: ONNX Runtime's run on the GPU, if it is one of the runtimes.
     """
     by_output = {each.name: each for each in sides}
     drifts = {(each.name, each.probe): each for each in (run.outputs if run else ())}
     explained = []
     for fault in findings:
-        sides_of_output = None if fault.output is None else by_output.get(fault.output)
-        drift = drifts.get((fault.output or "", str(fault.probe)))
-        is_of_drift = fault.drift is not None and fault.output is not None
-        explained.append(_explained(fault, drift, sides_of_output, prepared) if is_of_drift else fault)
+        if fault.drift is not None and fault.output is not None:
+            compared, drift = by_output.get(fault.output), drifts.get((fault.output, str(fault.probe)))
+            message, remedy, details = fault.message, fault.remedy, dict(fault.details)
+            if not tf32 and _may_be_tf32(drift, compared):
+                message, remedy, details["causes"] = f"{message}; TF32 causes errors of this size", _TF32_REMEDY, ["TF32"]
+            if compared is not None and compared.apart:
+                message, details["apart"] = f"{message}; {compared.verdict}", list(compared.apart)
+            fault = dataclasses.replace(fault, message=message, remedy=remedy, details=details)
+        explained.append(fault)
     for output in sides:
-        if output.apart == (f"PyTorch on {prepared.device}",):
+        if output.apart == (f"PyTorch on {device}",):
             message = f"{output.verdict} on output {output.name!r}, with a much larger error against float64"
             remedy = "Look for what the model enables while it runs, such as TF32: it makes the comparison too coarse."
             explained.append(finding("vacuous", message, remedy=remedy, severity=Severity.NOTE))
     return explained
 
 
-def _explained(fault: Finding, drift: OutputDrift | None, sides: CpuVsGpu | None, prepared: Prepared) -> Finding:
-    """A finding about drift, with its probable causes."""
-    message, remedy, details = fault.message, fault.remedy, dict(fault.details)
-    if _may_be_tf32(drift, sides, prepared):
-        message, remedy, details["causes"] = f"{message}; TF32 causes errors of this size", _TF32_REMEDY, ["TF32"]
-    if sides is not None and sides.apart:
-        message, details["apart"] = f"{message}; {sides.verdict}", list(sides.apart)
-    return dataclasses.replace(fault, message=message, remedy=remedy, details=details)
-
-
-def _may_be_tf32(drift: OutputDrift | None, compared: CpuVsGpu | None, prepared: Prepared) -> bool:
-    """Whether TensorFloat-32 explains a drift: it was not requested, and ONNX Runtime on the CPU does not deviate."""
-    if drift is None or drift.dtype != "float32" or prepared.recipe.tf32:
+def _may_be_tf32(drift: OutputDrift | None, compared: CpuVsGpu | None) -> bool:
+    """Whether TensorFloat-32 explains a drift: ONNX Runtime on the CPU does not deviate."""
+    if drift is None or drift.dtype != "float32":
         return False
     return drift.error <= _TF32_SHARE * drift.max_abs and (compared is None or "ONNX Runtime on cpu" not in compared.apart)

@@ -12,7 +12,6 @@ import torch
 
 from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.onnx_model.precision import PRECISIONS
-from onnx_ci.pipeline.compare.similarity import agreement, similarity
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, EXTREME_TOLERANCE, InputStatus, Probe
 from onnx_ci.pipeline.model.live_model import dtype_name, has_noise, is_float8
 from onnx_ci.pipeline.reference import runtime_rounding
@@ -28,7 +27,7 @@ HOPELESS = 16.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class OutputComparison:
     """The result of one run of the file."""
 
     outputs: tuple[OutputDrift, ...]
@@ -66,14 +65,17 @@ def compare_refined(
     max_drift: DriftLimit,
     runtime: str,
     terms: Terms = OF_AN_EXPORT,
-) -> Comparison:
+) -> OutputComparison:
     """:func:`compare`, and again with each refinement of the probe's reference as long as the file fails.
 
     A difference that only the rounding of a lower precision explains is a note.
     """
     comparison = compare(names, outputs, probe, max_drift, runtime, terms)
     for refine in probe.refinements:
-        if not _may_pass(comparison, probe):
+        # Integers have no limit: more simulations may show that they depend on rounding.
+        is_near = all(each.share_of_limit < HOPELESS for each in comparison.outputs if each.limit)
+        is_hopeless = probe.reference.is_lossy and not is_near
+        if is_hopeless or all(each.severity is Severity.NOTE for each in comparison.findings):
             break
         refined = compare(names, outputs, dataclasses.replace(probe, reference=refine()), max_drift, runtime, terms)
         explained = _explained_by_precision(comparison, refined, terms)
@@ -81,15 +83,7 @@ def compare_refined(
     return comparison
 
 
-def _may_pass(comparison: Comparison, probe: Probe) -> bool:
-    """Whether a comparison that found something may pass with a more precise reference."""
-    if all(each.severity is Severity.NOTE for each in comparison.findings):
-        return False
-    # Integers have no limit: more simulations may show that they depend on rounding.
-    return not probe.reference.is_lossy or all(each.share_of_limit < HOPELESS for each in comparison.outputs if each.limit)
-
-
-def _explained_by_precision(before: Comparison, after: Comparison, terms: Terms) -> Iterator[Finding]:
+def _explained_by_precision(before: OutputComparison, after: OutputComparison, terms: Terms) -> Iterator[Finding]:
     """A note for each output that only passes in units of the rounding of a lower precision."""
     passes_now = before.failing_outputs - after.failing_outputs
     drift_before = {output.name: output.drift for output in before.outputs}
@@ -115,15 +109,8 @@ def compare(
     max_drift: DriftLimit,
     runtime: str,
     terms: Terms = OF_AN_EXPORT,
-) -> Comparison:
-    """Compare the file's ``outputs`` on ``probe`` with the reference, output by output.
-
-    Args:
-        names: the outputs' names in the graph.
-        max_drift: the largest drift that passes.
-        runtime: the runtime that computed the outputs.
-        terms: what messages call the two sides.
-    """
+) -> OutputComparison:
+    """Compare the file's ``outputs`` on ``probe`` with the reference, output by output."""
     is_baked = terms.is_traced and probe.name != EXAMPLE
     drifts: list[OutputDrift] = []
     findings: list[Finding] = []
@@ -139,7 +126,7 @@ def compare(
         drifts.append(dataclasses.replace(drift, runtime=runtime))
         findings += of_output
     clipping = None if probe.is_given else probe.reference.clipping
-    return Comparison(outputs=tuple(drifts), findings=tuple(findings), clipping=clipping)
+    return OutputComparison(outputs=tuple(drifts), findings=tuple(findings), clipping=clipping)
 
 
 def _only_warns(probe: Probe, terms: Terms, *, is_finite: bool = True) -> bool:
@@ -177,7 +164,8 @@ class _Output:
             if is_float8(self.own):
                 same |= self._rounded_to_neighbor(got.to(self.own.dtype), reference.stable[position])
             elif reference.is_lossy:
-                same |= self._flipped_as_often(same, reference.stable[position])
+                # Integers that differ are near ties, if no more of them do than in the simulation.
+                same |= bool((~same & self.judged).sum() <= (~reference.stable[position]).sum())
             least = 0.0 if self.own.is_floating_point() else 1.0
             self.error = torch.where(same | ~self.judged, 0.0, self.error.clamp(min=least))
 
@@ -191,32 +179,25 @@ class _Output:
         most = max(int((~stable).sum()), int(neighbors.numel() * NEIGHBOR_SHARE))
         return neighbors & (neighbors.sum() <= most)
 
-    def _flipped_as_often(self, same: torch.Tensor, stable: torch.Tensor) -> torch.Tensor:
-        """All integers of a lossy file, if no more of them differ than in its simulation: those are near ties."""
-        most = int((~stable).sum())
-        return torch.full_like(same, bool((~same & self.judged).sum() <= most))
-
     def judge(self) -> tuple[OutputDrift, list[Finding]]:
         """The drift of the output, and the findings about it."""
         drift = self._measured()
         findings = self._nonfinite()
-        if drift.index is not None and not self._passes(drift):
-            findings.append(self._drifted(drift))
-        elif self._would_pass_a_constant:
-            findings.append(self._finding("vacuous", self._too_coarse(drift), None, remedy=_TOO_COARSE))
-        return drift, findings
-
-    @property
-    def _would_pass_a_constant(self) -> bool:
-        """Whether the rounding of a quantized file is so coarse that nothing is known about an output."""
         is_quantized = self.precision is not None and self.precision.is_uniform
-        return is_quantized and self.probe.is_given and not self.is_exact and self.noise * self.limit >= spread(self.exact)
-
-    def _too_coarse(self, drift: OutputDrift) -> str:
-        return (
-            f"{self._where}: {self._unit} in {self.terms.tested} is {drift.noise:.2g}, and the values are only "
-            f"{spread(self.exact):.2g} apart: with a limit of {drift.limit:g}, a constant would pass"
-        )
+        if self._by_tolerance:
+            allowed = (self.atol or 0.0) + (self.rtol or 0.0) * self.exact.abs()
+            passes = bool(((self.error <= allowed) | ~self.judged).all())
+        else:
+            passes = drift.drift <= drift.limit
+        if drift.index is not None and not passes:
+            findings.append(self._drifted(drift))
+        elif is_quantized and self.probe.is_given and not self.is_exact and self.noise * self.limit >= spread(self.exact):
+            message = (
+                f"{self._where}: {self._unit} in {self.terms.tested} is {drift.noise:.2g}, and the values are only "
+                f"{spread(self.exact):.2g} apart: with a limit of {drift.limit:g}, a constant would pass"
+            )
+            findings.append(self._finding("vacuous", message, None, remedy=_TOO_COARSE))
+        return drift, findings
 
     @property
     def _where(self) -> str:
@@ -228,6 +209,11 @@ class _Output:
             index = tuple(map(int, torch.unravel_index((self.error / self.noise_of_elements).argmax(), self.error.shape)))
             error, noise = self.error[index].item(), self.noise_of_elements[index].item()
         size = torch.where(self.judged, self.exact.abs(), 0.0)
+        ratio = torch.where(self.error > 0, self.error / size, 0.0).max().item() if size.numel() else 0.0
+        alike = None
+        if some and self.probe.reference.is_lossy:
+            same = self.raw.to(self.own.dtype) == self.own
+            alike = agreement(same, self.judged) if self.is_exact else similarity(self.got, self.exact, self.judged, self.noise)
         return OutputDrift(
             name=self.name,
             probe=self.probe.name,
@@ -238,27 +224,16 @@ class _Output:
             error=error,
             noise=noise,
             max_abs=size.max().item() if some else 0.0,
-            max_rel=_largest_ratio(self.error, size),
+            max_rel=math.inf if math.isnan(ratio) else ratio,
             index=index,
             reference=self.method,
-            similarity=self._similarity() if some and self.probe.reference.is_lossy else None,
+            similarity=alike,
             is_decisive=self._is_decisive and not _only_warns(self.probe, self.terms),
         )
-
-    def _similarity(self) -> Similarity:
-        if self.is_exact:
-            return agreement(self.raw.to(self.own.dtype) == self.own, self.judged)
-        return similarity(self.got, self.exact, self.judged, self.noise)
 
     @property
     def _by_tolerance(self) -> bool:
         return self.own.is_floating_point() and (self.rtol is not None or self.atol is not None)
-
-    def _passes(self, drift: OutputDrift) -> bool:
-        if self._by_tolerance:
-            allowed = (self.atol or 0.0) + (self.rtol or 0.0) * self.exact.abs()
-            return bool(((self.error <= allowed) | ~self.judged).all())
-        return drift.drift <= drift.limit
 
     def _drifted(self, drift: OutputDrift) -> Finding:
         index = drift.index or ()
@@ -294,11 +269,14 @@ class _Output:
         self, rule: str, message: str, severity: Severity | None, remedy: str | None = None, **fields: Unpack[FindingFields]
     ) -> Finding:
         only_warns = _only_warns(self.probe, self.terms, is_finite=rule != "nonfinite-mismatch")
-        is_edge = only_warns and severity is not Severity.NOTE
         where: FindingFields = {**fields, "output": self.name, "probe": self.probe.name}
-        if is_edge:
+        if only_warns and severity is not Severity.NOTE:
             return finding("edge-mismatch", message, **where)
-        return finding(rule, message, remedy=remedy or self._remedy, severity=severity, **where)
+        usual = self.terms.remedy
+        if self.precision is not None:
+            cause = "look for an overflow, a wrong scale or a wrong zero point"
+            usual = f"The rounding of {self.precision.name} explains less: {cause}."
+        return finding(rule, message, remedy=remedy or usual, severity=severity, **where)
 
     @property
     def _is_decisive(self) -> bool:
@@ -310,7 +288,6 @@ class _Output:
 
     @property
     def _unit(self) -> str:
-        """What messages call the unit of drift."""
         if self.probe.reference.is_lossy:
             return f"{self.method} rounding"
         if self.method == runtime_rounding.METHOD:
@@ -344,15 +321,6 @@ class _Output:
                 findings.append(self._finding("nonfinite-mismatch", message, severity, remedy=remedy))
         return findings
 
-    @property
-    def _remedy(self) -> str | None:
-        """What to do about wrong numbers, or ``None`` for what their rule says."""
-        if self.precision is None:
-            return self.terms.remedy
-        return (
-            f"The rounding of {self.precision.name} explains less: look for an overflow, a wrong scale or a wrong zero point."
-        )
-
 
 _TOO_COARSE = (
     "Look for a scale that is too large. If there is none, quantize with a scale for each channel, keep sensitive operators in "
@@ -370,8 +338,43 @@ def _step_number(tensor: torch.Tensor) -> torch.Tensor:
     return torch.where(bits < 128, bits, 128 - bits)
 
 
-def _largest_ratio(error: torch.Tensor, size: torch.Tensor) -> float:
-    if not error.numel():
-        return 0.0
-    ratio = torch.where(error > 0, error / size, 0.0).max().item()
-    return ratio if not math.isnan(ratio) else math.inf
+# --- similarity -------------------------------------------------------------------------------------------------------
+# What people look at after a lossy stage. None of it decides: a cosine of 0.99 can hide a wrong layer, and of two classes that
+# are nearly tied either can win.
+
+
+def similarity(got: torch.Tensor, exact: torch.Tensor, judged: torch.Tensor, noise: float) -> Similarity:
+    """Compare a floating output with its reference.
+
+    Args:
+        judged: which elements are compared; the others count as equal.
+        noise: two values that are closer than this are a tie.
+    """
+    exact = exact.nan_to_num(0.0, 0.0, 0.0)
+    got = torch.where(judged, got, exact)
+    signal, power, error = (float((tensor**2).sum()) for tensor in (exact, got, got - exact))
+    lengths = math.sqrt(signal * power)
+    same: torch.Tensor | None = None
+    clear: torch.Tensor | None = None
+    if exact.dim() >= 2 and exact.shape[-1] >= 2:  # whether the top class of each row is the same, and whether it is clear
+        top = exact.topk(2, dim=-1)
+        same, clear = got.argmax(-1) == top.indices[..., 0], (top.values[..., 0] - top.values[..., 1]) > noise
+    return Similarity(
+        cosine=float((got * exact).sum()) / lengths if lengths else float(signal == power),
+        sqnr=math.inf if not error else 10 * math.log10(signal / error) if signal else -math.inf,
+        agreement=_share(same, clear),
+        ties=0 if clear is None else int((~clear).sum()),
+    )
+
+
+def agreement(same: torch.Tensor, judged: torch.Tensor) -> Similarity:
+    """Compare an output of integers or booleans.
+
+    Args:
+        judged: which elements are compared; the others are ties.
+    """
+    return Similarity(cosine=None, sqnr=None, agreement=_share(same, judged), ties=int((~judged).sum()))
+
+
+def _share(same: torch.Tensor | None, clear: torch.Tensor | None) -> float | None:
+    return None if same is None or clear is None or not bool(clear.any()) else float(same[clear].double().mean())

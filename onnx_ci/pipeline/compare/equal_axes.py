@@ -17,6 +17,10 @@ from onnx_ci.text import listed
 EQUAL_AXES = "equal_axes"
 """The detail of a finding that names the axes. Its cause is known, so no line is searched for."""
 
+_NAME_OR_LEAVE = (
+    "If they always are, give them one name in dynamic_shapes or dynamic_axes; if one is always 1, do not declare it."
+)
+
 _Axis = tuple[str, int]
 """The name of an input, and the position of an axis."""
 
@@ -38,9 +42,13 @@ def with_equal_axes(findings: Iterable[Finding], signature: Signature, prepared:
         return findings
     unnamed = unnamed_axes(prepared.axes)
     if all(prepared.axes.get(name, {}).get(axis) in unnamed for each in errors for name, axis in axes_of[each.probe]):
-        notes = {axes_of[each.probe]: _note(each, axes_of[each.probe]) for each in reversed(errors)}
+        notes = {}
+        for each in reversed(errors):
+            equal = _describe_axes(axes_of[each.probe])
+            message = f"the exporter has taken {equal} to be equal, and the model also takes {each.probe!r}"
+            notes[axes_of[each.probe]] = finding("size-relation", message, remedy=_NAME_OR_LEAVE)
         return (*(each for each in findings if not axes_of.get(each.probe)), *reversed(notes.values()))
-    return tuple(_explained(each, axes_of[each.probe]) if each in errors else each for each in findings)
+    return tuple(_with_remedy(each, axes_of[each.probe]) if each in errors else each for each in findings)
 
 
 def _broadcast(signature: Signature, names: Sequence[str | None], inputs: Sequence[torch.Tensor]) -> tuple[_Axis, ...]:
@@ -54,19 +62,13 @@ def _broadcast(signature: Signature, names: Sequence[str | None], inputs: Sequen
     return next((alike for alike, each in sizes if 1 in each and len(each) == 2), ())
 
 
-def _in_words(axes: Iterable[_Axis]) -> str:
+def _describe_axes(axes: Iterable[_Axis]) -> str:
     return listed(f"axis {axis} of {name!r}" for name, axis in axes)
 
 
-def _note(error: Finding, axes: Iterable[_Axis]) -> Finding:
-    message = f"the exporter has taken {_in_words(axes)} to be equal, and the model also takes {error.probe!r}"
-    remedy = "If they always are, give them one name in dynamic_shapes or dynamic_axes; if one is always 1, do not declare it."
-    return finding("size-relation", message, remedy=remedy)
-
-
-def _explained(error: Finding, axes: Iterable[_Axis]) -> Finding:
+def _with_remedy(error: Finding, axes: Sequence[_Axis]) -> Finding:
     remedy = (
-        f"The exporter has taken {_in_words(axes)} to be equal. If they always are, give them one name in dynamic_shapes or "
-        "dynamic_axes. If one of them is always 1, do not declare it dynamic."
+        f"The exporter has taken {_describe_axes(axes)} to be equal. If they always are, give them one name in dynamic_shapes "
+        "or dynamic_axes. If one of them is always 1, do not declare it dynamic."
     )
     return dataclasses.replace(error, remedy=remedy, details={**error.details, EQUAL_AXES: [*map(list, axes)]})

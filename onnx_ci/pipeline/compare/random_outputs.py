@@ -33,7 +33,6 @@ def compare_random(names: Sequence[str], runs: Sequence[Sequence[Sample]], probe
     """Compare random outputs on ``probe``: the shapes in every run, and the distributions of the values.
 
     Args:
-        names: the outputs' names in the graph.
         runs: the file's outputs, for as many runs as ``probe.samples`` has of the model.
     """
     outputs = [_RandomOutput(name, position, [run[position] for run in runs], probe) for position, name in enumerate(names)]
@@ -56,15 +55,16 @@ class _RandomOutput:
         has_one_shape = len(in_model) == 1
         if len({len(shape) for shape in in_file | in_model}) > 1 or (has_one_shape and in_file != in_model):
             rule = "shape-mismatch" if self._probe.name == EXAMPLE else "baked-shape"
-            yield self._found(rule, f"has the shapes {sorted(in_file)} in the file and {sorted(in_model)} in the model", None)
+            yield self._finding(rule, f"has the shapes {sorted(in_file)} in the file and {sorted(in_model)} in the model", None)
             return
-        both = torch.stack([self._values(each, flat=has_one_shape) for each in (self._got, self._own)])
+        values = _values if has_one_shape else _summary
+        both = torch.stack([torch.stack([*map(values, samples)]) for samples in (self._got, self._own)])
         finite = torch.isfinite(both)
         if not bool(finite.all()) and self._difference((~finite).double(), 0.0, ("mean",)):
             severity = Severity.NOTE if self._probe.special else None
             got, own = (100 * (1 - float(each.double().mean())) for each in finite)
             what = f"has {got:.3g} % NaN and infinite values in the file and {own:.3g} % in the model"
-            yield self._found("nonfinite-mismatch", what, severity)
+            yield self._finding("nonfinite-mismatch", what, severity)
             return
         both = torch.where(finite, both, 0.0)
         tolerance = self._rtol * float(both.abs().max()) if both.numel() else 0.0
@@ -72,23 +72,13 @@ class _RandomOutput:
             # Among equal values, the order of indices is undefined.
             severity = Severity.NOTE if self._is_exact and self._probe.has_ties else None
             rule = "numeric-drift" if self._probe.name == EXAMPLE else "baked-value"
-            yield self._found(rule, difference, severity)
+            yield self._finding(rule, difference, severity)
 
-    @property
-    def _where(self) -> str:
-        return f"random output {self._name!r} on {self._probe.name!r}"
-
-    def _found(self, rule: str, what: str, severity: Severity | None) -> Finding:
-        message = f"{self._where} {what}, in {len(self._own)} runs of each"
+    def _finding(self, rule: str, what: str, severity: Severity | None) -> Finding:
+        message = f"random output {self._name!r} on {self._probe.name!r} {what}, in {len(self._own)} runs of each"
         if self._probe.legality is not InputStatus.LEGAL and severity is not Severity.NOTE:
             rule = "edge-mismatch"
         return finding(rule, message, severity=severity, output=self._name, probe=self._probe.name)
-
-    def _values(self, samples: Sequence[Sample], *, flat: bool) -> torch.Tensor:
-        """The values of all runs: runs × elements. Of outputs whose shape is random, sizes, means and spreads."""
-        if flat:
-            return torch.stack([sample.values for sample in samples]).double()
-        return torch.stack([_summary(sample) for sample in samples])
 
     def _at(self, element: int) -> str:
         sample = self._own[0]
@@ -100,14 +90,14 @@ class _RandomOutput:
         Args:
             both: file and model × runs × elements.
             tolerance: the largest difference that rounding explains.
-            moments: what is compared.
         """
         low, high = both.amin(1), both.amax(1)
         gap = torch.maximum(low[0] - high[1], low[1] - high[0])
         if gap.numel() and float(gap.max()) > tolerance:
             # Chance separates all runs of the file from all of the model less than once in 10**13 for each element.
             element = int(gap.argmax())
-            got, own = (_range(*each) for each in zip(low[:, element].tolist(), high[:, element].tolist(), strict=True))
+            ends = zip(low[:, element].tolist(), high[:, element].tolist(), strict=True)
+            got, own = (f"{least:.4g}" if least == most else f"{least:.4g} to {most:.4g}" for least, most in ends)
             return f"{self._at(element)}is {got} in the file and {own} in the model"
         spread = both.flatten(0, 1).std(0, correction=0)
         # The means differ by at most twice the spread of all runs; below that, rounding explains everything.
@@ -118,7 +108,7 @@ class _RandomOutput:
         standard = (both - both.mean((0, 1))) / spread
         rounds = standard.reshape(2, ROUNDS, -1, len(elements))
         for moment in moments:
-            if _is_chance(_features(moment, rounds)):
+            if _is_chance(_statistics(moment, rounds)):
                 continue
             numbers = both.mean(1) if moment == "mean" else both.std(1, correction=0)
             apart = (numbers[0] - numbers[1]).abs()
@@ -126,20 +116,17 @@ class _RandomOutput:
                 in_file, in_model = (values.flatten().sort().values for values in standard)
                 if float((in_file - in_model).abs().mean() * spread.square().mean().sqrt()) > tolerance:
                     return "is distributed differently in the file and in the model"
-            elif float(_beyond_chance(moment, apart, spread, both.shape[1])) > tolerance:
+                continue
+            # Means differ by chance, too: this is the root mean square without what is expected from that.
+            expected = 2 * spread.square() / both.shape[1] if moment == "mean" else torch.zeros(())
+            if float((apart.square() - expected).mean().clamp(min=0).sqrt()) > tolerance:
                 element = int((apart / spread).argmax())
                 got, own = numbers[:, element].tolist()
                 return f"{self._at(int(elements[element]))}has the {moment} {got:.4g} in the file and {own:.4g} in the model"
         return None
 
 
-def _beyond_chance(moment: str, apart: torch.Tensor, spread: torch.Tensor, runs: int) -> torch.Tensor:
-    """The root mean square of differences, for means without what is expected from chance."""
-    expected = 2 * spread.square() / runs if moment == "mean" else torch.zeros(())
-    return (apart.square() - expected).mean().clamp(min=0).sqrt()
-
-
-def _features(moment: str, rounds: torch.Tensor) -> torch.Tensor:
+def _statistics(moment: str, rounds: torch.Tensor) -> torch.Tensor:
     """What of the standardized values is compared: file and model × rounds × features.
 
     Args:
@@ -158,13 +145,10 @@ def _is_chance(features: torch.Tensor) -> bool:
 
     The statistic is the squared length of the summed differences, for all 2**24 ways to swap the two rounds of each pair: the
     first half of the pairs and the second half are combined.
-
-    Args:
-        features: file and model × rounds × features.
     """
     apart = features[0] - features[1]
     products = apart @ apart.T
-    half, flips = ROUNDS // 2, _flips(ROUNDS // 2)
+    half, flips = ROUNDS // 2, _signs()
     first, second = (((flips @ block) * flips).sum(1) for block in (products[:half, :half], products[half:, half:]))
     observed = float(products.sum()) * (1 - 1e-9)
     allowed = FALSE_ALARMS / _TESTS * 2 ** (ROUNDS - 1)
@@ -179,16 +163,17 @@ def _is_chance(features: torch.Tensor) -> bool:
 
 
 @functools.cache
-def _flips(count: int) -> torch.Tensor:
-    """All ways to give ``count`` numbers a sign; the first of the signs changes slowest."""
-    return torch.tensor([*itertools.product((1.0, -1.0), repeat=count)], dtype=torch.float64)
+def _signs() -> torch.Tensor:
+    """All ways to swap half of the pairs or not, as signs; the first one changes slowest."""
+    return torch.tensor([*itertools.product((1.0, -1.0), repeat=ROUNDS // 2)], dtype=torch.float64)
+
+
+def _values(sample: Sample) -> torch.Tensor:
+    return sample.values.double()
 
 
 def _summary(sample: Sample) -> torch.Tensor:
-    values = sample.values.double()
+    """Of an output whose shape is random: its sizes, mean and spread."""
+    values = _values(sample)
     moments = [values.mean(), values.std(correction=0)] if values.numel() else [values.sum(), values.sum()]
     return torch.tensor([*sample.shape, *moments], dtype=torch.float64)
-
-
-def _range(low: float, high: float) -> str:
-    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -77,13 +77,18 @@ def run_file(
     Errors of the runtime become findings, except for out-of-memory errors of a GPU, which are raised.
 
     Args:
-        device: the device to run on.
-        max_drift: the largest drift that passes.
         timings: the seconds of each stage are added to it.
     """
-    file_run = _FileRun(runtime, signature, prepared, device, max_drift, timings)
+    file_run = _FileRun(
+        runtime=runtime, signature=signature, prepared=prepared, device=device, max_drift=max_drift, timings=timings
+    )
     file_run.run(path)
-    findings = file_run.findings if prepared.recipe.run_files is None else map(_of_several, file_run.findings)
+    findings = file_run.findings
+    if prepared.recipe.run_files is not None:  # each file may be judged by itself
+        findings = [
+            dataclasses.replace(each, remedy=_EACH_ALONE) if each.severity is Severity.ERROR and each.probe else each
+            for each in findings
+        ]
     return RuntimeRun(
         runtime=runtime.name,
         is_deployed=runtime.is_deployed,
@@ -94,61 +99,58 @@ def run_file(
     )
 
 
+@dataclass(kw_only=True)
 class _FileRun:
     """One run while it goes on: what is known so far."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        signature: Signature,
-        prepared: Prepared,
-        device: str,
-        max_drift: DriftLimit,
-        timings: dict[str, float],
-    ) -> None:
-        self._runtime, self._signature, self._prepared = runtime, signature, prepared
-        self._device, self._max_drift, self._timings = device, max_drift, timings
-        self._names = [value.name for value in signature.outputs]
-        self.outputs: list[OutputDrift] = []
-        self.findings: list[Finding] = []
-        self._runs_example = False
-        self._clipped: dict[str, str] = {}
-        """What a quantized file clips on inputs that onnx-ci made, by the name of the probe."""
+    runtime: Runtime
+    signature: Signature
+    prepared: Prepared
+    device: str
+    max_drift: DriftLimit
+    timings: dict[str, float]
+    outputs: list[OutputDrift] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    runs_example: bool = False
+    clipped: dict[str, str] = field(default_factory=dict)
+    """What a quantized file clips on inputs that onnx-ci made, by the name of the probe."""
+
+    def __post_init__(self) -> None:
+        self.names = [value.name for value in self.signature.outputs]
 
     def run(self, path: Path) -> None:
         """Load the file and run it on every probe."""
         try:
-            with timed("load", self._timings):
+            with timed("load", self.timings):
                 session = self._load(path)
         except Exception as error:  # each runtime raises its own classes
             _raise_if_out_of_memory(error)
-            reason = _in_words(error).replace(str(path), "the file")  # its path differs each time
-            message, details = f"{self._runtime.name} cannot load the file: {reason}", {"runtime": self._runtime.name}
+            reason = _describe_error(error).replace(str(path), "the file")  # its path differs each time
+            message, details = f"{self.runtime.name} cannot load the file: {reason}", {"runtime": self.runtime.name}
             remedy = _NOT_IMPLEMENTED if "NOT_IMPLEMENTED" in reason else None
             self.findings.append(finding("load-error", message, details=details, remedy=remedy))
             return
-        if session.provider != self._device.partition(":")[0]:
-            message = f"{self._runtime.name} ran on {session.provider}, but {self._device} was requested"
+        if session.provider != self.device.partition(":")[0]:
+            message = f"{self.runtime.name} ran on {session.provider}, but {self.device} was requested"
             self.findings.append(finding("provider-mismatch", message))
             return
         self._run_probes(session)
-        if self._device != "cpu":
+        if self.device != "cpu":
             self.findings += self._nodes_on_cpu(session)
 
     def _load(self, path: Path) -> Session:
         """The file; or the files in a folder, which the recipe's function runs."""
-        prepared = self._prepared
+        prepared = self.prepared
         if prepared.recipe.run_files is None:
-            return self._runtime.load(path, self._device)
-        load = functools.partial(self._runtime.load, device=self._device)
-        return FilesTogether(path, load, prepared.recipe.run_files, prepared.pristine, len(self._names))
+            return self.runtime.load(path, self.device)
+        load = functools.partial(self.runtime.load, device=self.device)
+        return FilesTogether(path, load, prepared.recipe.run_files, prepared.pristine, len(self.names))
 
     def _run_probes(self, session: Session) -> None:
-        """Run the file on every probe, and compare its outputs."""
         outputs_of: dict[str, Sequence[torch.Tensor]] = {}
-        followed = {probe.follows for probe in self._prepared.probes}
+        followed = {probe.follows for probe in self.prepared.probes}
         has_wrong_shapes = False
-        for probe in self._prepared.probes:
+        for probe in self.prepared.probes:
             if probe.follows is not None and probe.follows not in outputs_of:
                 continue  # the file failed in the step before
             fed = probe if probe.follows is None else probe.fed_with(outputs_of.pop(probe.follows))
@@ -157,53 +159,50 @@ class _FileRun:
                 continue
             if probe.name in followed:
                 outputs_of[probe.name] = outputs
-            with timed("compare", self._timings):
+            with timed("compare", self.timings):
                 self._compare(outputs, samples, fed)
                 if not has_wrong_shapes:
-                    wrong_shapes = contract.compare_execution(self._signature, outputs, fed, self._prepared.axes)
+                    wrong_shapes = contract.compare_execution(self.signature, outputs, fed, self.prepared.axes)
                     has_wrong_shapes = bool(wrong_shapes)
                     self.findings += wrong_shapes
-        self.findings += [*never_compared(self.outputs, self.findings), *_never_drawn(self._names, self._prepared.probes)]
-        if self._clipped:
-            clipping = next(iter(self._clipped.values()))
-            message = f"differences on {listed(self._clipped)} are not errors, because of what is clipped there: {clipping}"
+        self.findings += [*never_compared(self.outputs, self.findings), *_never_drawn(self.names, self.prepared.probes)]
+        if self.clipped:
+            clipping = next(iter(self.clipped.values()))
+            message = f"differences on {listed(self.clipped)} are not errors, because of what is clipped there: {clipping}"
             self.findings.append(finding("vacuous", message, severity=Severity.NOTE, remedy=_UNCALIBRATED))
 
     def _run_probe(self, session: Session, probe: Probe) -> tuple[list[torch.Tensor] | None, list[list[Sample]]]:
         """The outputs on a probe, ``None`` if the file fails; and for a random model, samples of the outputs of more runs."""
         try:
-            feeds = feeds_of(self._signature, self._prepared, probe)
-            with timed("run", self._timings):
+            feeds = feeds_of(self.signature, self.prepared, probe)
+            with timed("run", self.timings):
                 outputs = session.run(feeds)
-                samples = [[*map(sample_of, session.run(feeds, seed=seed))] for seed in _seeds(len(probe.samples))]
+                # By default, ONNX Runtime (1.31.1) counts seeds up, and such runs depend on each other.
+                seeds = torch.randint(1, 2**31 - 1, (len(probe.samples),), generator=torch.Generator().manual_seed(0)).tolist()
+                samples = [[*map(sample_of, session.run(feeds, seed=seed))] for seed in seeds]
         except Exception as error:  # each runtime raises its own classes
             _raise_if_out_of_memory(error)
-            message = f"{self._runtime.name} fails on {probe.name!r}: {_in_words(error)}"
+            message = f"{self.runtime.name} fails on {probe.name!r}: {_describe_error(error)}"
             if isinstance(error, RunFilesError):  # it says which file, or that the recipe's function failed
-                message = f"on {probe.name!r}, {_in_words(error)}"
-            details = {"runtime": self._runtime.name}
-            self.findings.append(finding(self._rule_of_failure(probe), message, probe=probe.name, details=details))
+                message = f"on {probe.name!r}, {_describe_error(error)}"
+            details = {"runtime": self.runtime.name}
+            # A file that runs on the example fails on other sizes because of them.
+            rule = "baked-shape" if self.runs_example else "run-error"
+            rule = "edge-mismatch" if probe.legality is InputStatus.DEGENERATE else rule
+            self.findings.append(finding(rule, message, probe=probe.name, details=details))
             return None, []
-        self._runs_example = self._runs_example or probe.name == EXAMPLE
+        self.runs_example = self.runs_example or probe.name == EXAMPLE
         return outputs, samples
 
-    def _rule_of_failure(self, probe: Probe) -> str:
-        """The rule that a file breaks which fails on a probe."""
-        if probe.legality is InputStatus.DEGENERATE:
-            return "edge-mismatch"
-        # A file that runs on the example fails on other sizes because of them.
-        return "baked-shape" if self._runs_example else "run-error"
-
     def _compare(self, outputs: list[torch.Tensor], samples: list[list[Sample]], probe: Probe) -> None:
-        """Compare the outputs on a probe with the model's."""
         if probe.samples:
-            self.findings += compare_random(self._names, samples, probe)
+            self.findings += compare_random(self.names, samples, probe)
             return
-        comparison = compare_refined(self._names, outputs, probe, self._max_drift, self._runtime.name)
+        comparison = compare_refined(self.names, outputs, probe, self.max_drift, self.runtime.name)
         self.outputs += comparison.outputs
         self.findings += map(self._as_on_example, comparison.findings)
         if comparison.clipping is not None:
-            self._clipped[probe.name] = comparison.clipping
+            self.clipped[probe.name] = comparison.clipping
 
     def _as_on_example(self, fault: Finding) -> Finding:
         """A fault on another input; as one of the example, too, if the file is almost as far off there, within the limit.
@@ -220,22 +219,17 @@ class _FileRun:
 
     def _nodes_on_cpu(self, session: Session) -> Iterator[Finding]:
         """A note if some nodes of a session on the GPU ran on the CPU; an error if the recipe forbids it."""
-        nodes, must = session.nodes_on_cpu, self._prepared.recipe.all_on_device
+        nodes, must = session.nodes_on_cpu, self.prepared.recipe.all_on_device
         if nodes:
             named = ", ".join(nodes[:3]) + (" and more" if len(nodes) > 3 else "")
             ran = f"ran {count(len(nodes), 'node')} on cpu"
-            message = f"{self._runtime.name} {ran}, but {self._device} was requested: {named}"
+            message = f"{self.runtime.name} {ran}, but {self.device} was requested: {named}"
             severity = Severity.ERROR if must else Severity.NOTE
             yield finding("provider-mismatch", message, remedy=_NO_KERNEL, severity=severity, details={"nodes": list(nodes)})
         elif nodes is None and must:
-            message = f"{self._runtime.name} does not report which nodes ran on {self._device}, but the recipe requires all to"
+            message = f"{self.runtime.name} does not report which nodes ran on {self.device}, but the recipe requires all to"
             remedy = "Check why the file does not run, or why no profile can be written."
             yield finding("provider-mismatch", message, remedy=remedy)
-
-
-def _of_several(fault: Finding) -> Finding:
-    """A finding about files that run together; the remedy of an error is to judge each by itself."""
-    return dataclasses.replace(fault, remedy=_EACH_ALONE) if fault.severity is Severity.ERROR and fault.probe else fault
 
 
 _EACH_ALONE = (
@@ -266,7 +260,6 @@ def save_failing(
     Args:
         inputs: the inputs by the name of the probe.
         names: the inputs' names; those without one get their position.
-        folder: where the files are written.
     """
     failing = {each.probe for each in findings if each.severity is not Severity.NOTE}
     for probe, tensors in inputs.items():
@@ -276,8 +269,7 @@ def save_failing(
             write_inputs(folder / file_name(probe), arrays)
 
 
-def _in_words(error: Exception) -> str:
-    """What a runtime says, without the place in ONNX Runtime's own code."""
+def _describe_error(error: Exception) -> str:
     return _IN_ONNXRUNTIME.sub(" ", first_line(error))
 
 
@@ -295,7 +287,6 @@ def never_compared(
     """Findings about outputs of which no element was ever compared.
 
     Args:
-        outputs: what was compared.
         findings: what was found. Where only one side is finite, the output was compared, and is wrong.
         of: what messages call the reference.
         remedy: that of the findings, unless it is the rule's.
@@ -319,8 +310,3 @@ def _never_drawn(names: Iterable[str], probes: Sequence[Probe]) -> list[Finding]
 def _nothing_compared(name: str, what: str, remedy: str | None = None) -> Finding:
     message = f"output {name!r} was never compared: on every input it is empty, or none of its values is {what}"
     return finding("vacuous", message, remedy=remedy)
-
-
-def _seeds(count: int) -> list[int]:
-    """Seeds for runs of a random file. By default, ONNX Runtime (1.31.1) counts up, and such runs depend on each other."""
-    return torch.randint(1, 2**31 - 1, (count,), generator=torch.Generator().manual_seed(0)).tolist()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from onnx_ir.tensor_adapters import from_torch_dtype
 
 from onnx_ci.collection.axis_sizes import (
-    AxisSize,
     axes_of_file,
     axis_size_of_file,
     is_generated,
@@ -90,7 +91,7 @@ def _compare_values(
         ]
     findings = []
     for label, value, tensor in zip(labels, values, tensors, strict=True):
-        if value.element_type != element_type_of(tensor):
+        if value.element_type != _element_type_of(tensor):
             types = f"{data_type_name(value.element_type)} in the graph and {dtype_name(tensor)} in the model"
             message = f"{role} {value.name!r} is {types}"
             findings.append(finding("dtype-mismatch", message))
@@ -98,8 +99,7 @@ def _compare_values(
     return findings
 
 
-def element_type_of(tensor: torch.Tensor) -> int | None:
-    """ONNX's number for the tensor's data type; ``None`` if ONNX does not have it."""
+def _element_type_of(tensor: torch.Tensor) -> int | None:
     try:
         return from_torch_dtype(tensor.dtype).value
     except TypeError:
@@ -130,7 +130,13 @@ def _compare_dims(role: str, value: Value, label: str, tensor: torch.Tensor, pre
                         output=value.name if role == "output" else None,
                     )
                 )
-            elif not (dim and is_same_axis(dim, dynamic[axis])) and not _may_differ(role, label, dynamic[axis], cell):
+            # Names that the exporter generated need not match. TorchScript uses the declared names of an output's axes; dynamo
+            # names such an axis by its expression (``w - 2``), and so may other exporters.
+            elif not (
+                (dim and is_same_axis(dim, dynamic[axis]))
+                or is_generated(label, dynamic[axis])
+                or (role == "output" and cell.exporter != "torchscript")
+            ):
                 message = f"{where} is declared as {dynamic[axis]!r}, but is named {dim!r} in the graph"
                 findings.append(finding("name-mismatch", message, remedy=_remedy_of_name(dim, dynamic[axis], prepared)))
         elif isinstance(dim, int) and dim != size:
@@ -150,15 +156,6 @@ def _remedy_of_name(dim: str | None, axis: str, prepared: Prepared) -> str | Non
         return f"The exporter loses names of axes if some arguments are not tensors. To keep {axis!r}, fix those: {constants}."
     is_declared = any(dim in of_tensor.values() for of_tensor in prepared.axes.values())
     return _ONE_NAME if is_declared else None
-
-
-def _may_differ(role: str, name: str, axis: str, cell: Cell) -> bool:
-    """Whether an axis may have another name than the declared one.
-
-    Names that the exporter generated need not match. TorchScript uses the declared names of an output's axes; dynamo names such
-    an axis by its expression (``w - 2``), and so may other exporters.
-    """
-    return is_generated(name, axis) or (role == "output" and cell.exporter != "torchscript")
 
 
 _FEWER_OUTPUTS = (
@@ -201,14 +198,7 @@ def _invented_input(message: str, defaults: Mapping[str, float | torch.Tensor]) 
 def compare_execution(
     signature: Signature, outputs: Sequence[torch.Tensor], probe: Probe, axes_by_name: Mapping[str, Mapping[int, str]]
 ) -> list[Finding]:
-    """Differences between the output shapes that the file declares, by number, name or expression, and those of ``outputs``.
-
-    Args:
-        signature: the signature of the file.
-        outputs: what the file returns.
-        probe: the inputs on which it does.
-        axes_by_name: the axes that the recipe declares dynamic.
-    """
+    """Differences between the output shapes that the file declares, by number, name or expression, and those of ``outputs``."""
     sizes_by_name = [
         (dim, size)
         for value, tensor in zip(signature.inputs, probe.inputs, strict=True)
@@ -220,7 +210,11 @@ def compare_execution(
     findings = []
     for value, output in zip(signature.outputs, outputs, strict=True):
         for axis, (dim, size) in enumerate(zip(value.dims or (), output.shape, strict=False)):
-            declared = _size_at(axes.get(dim) or axis_size_of_file(dim), sizes) if isinstance(dim, str) else dim
+            if isinstance(dim, str):
+                axis_size = axes.get(dim) or axis_size_of_file(dim)
+                declared = axis_size.at(sizes) if all(name in sizes for name in axis_size.names) else None
+            else:
+                declared = dim
             if declared is None or declared == size:
                 continue
             if dim == declared and axis in axes_by_name.get(value.name, {}):
@@ -247,7 +241,6 @@ _UNDECLARED = (
 
 
 def _wrongly_declared(value: Value, axis: int, label: str, size: int, probe: Probe) -> Finding:
-    """The finding about an axis of an output that the file computes in other sizes than the one that it declares."""
     declared = (value.dims or ())[axis]
     return finding(
         "static-axis",
@@ -260,6 +253,38 @@ def _wrongly_declared(value: Value, axis: int, label: str, size: int, probe: Pro
     )
 
 
-def _size_at(axis: AxisSize, sizes: Mapping[str, int]) -> int | None:
-    """The size of an axis; ``None`` if it does not follow from ``sizes``."""
-    return axis.at(sizes) if all(name in sizes for name in axis.names) else None
+def merged_signature(signatures: Sequence[Signature], prepared: Prepared) -> Signature:
+    """What the files of a model declare together: its inputs and outputs, and the sum of what they contain.
+
+    Which of these each file should have is not declared here. A recipe of that part alone says so.
+    """
+
+    def values(role: str, names: Sequence[str | None], tensors: Sequence[torch.Tensor]) -> tuple[Value, ...]:
+        """The model's tensors as a file would declare them, but without shapes: no file has these inputs and outputs."""
+        named = itertools.zip_longest(names[: len(tensors)], tensors)
+        return tuple(
+            Value(name=name or f"{role}_{place}", element_type=_element_type_of(tensor) or 0, dims=None)
+            for place, (name, tensor) in enumerate(named)
+        )
+
+    opsets = {each.opset for each in signatures}
+    operators = sum((Counter(each.operators) for each in signatures), Counter[str]())
+    domains = sorted(itertools.chain.from_iterable(each.domains.items() for each in signatures))
+    return Signature(
+        inputs=values("input", prepared.input_names, prepared.example.inputs),
+        weights=(),
+        outputs=values("output", prepared.recipe.output_names, prepared.example.reference.own),
+        opset=opsets.pop() if len(opsets) == 1 else None,
+        ir_version=max(each.ir_version for each in signatures),
+        foreign_domains=tuple(dict.fromkeys(domain for each in signatures for domain in each.foreign_domains)),
+        paths=tuple(path for each in signatures for path in each.paths),
+        external_data=tuple(data for each in signatures for data in each.external_data),
+        domains=dict(domains),
+        operators=dict(sorted(operators.items())),
+        has_other_powers=any(each.has_other_powers for each in signatures),
+        initializers=sum(each.initializers for each in signatures),
+        initializer_bytes=sum(each.initializer_bytes for each in signatures),
+        largest_initializer_bytes=max(each.largest_initializer_bytes for each in signatures),
+        text_bytes=sum(each.text_bytes for each in signatures),
+        has_probe_weights=any(each.has_probe_weights for each in signatures),
+    )

@@ -9,7 +9,8 @@ import torch
 
 from onnx_ci.onnx_model.files import files_in
 from onnx_ci.onnx_model.signature import Signature, Value, data_type_name
-from onnx_ci.pipeline.model.live_model import has_noise, is_finite
+from onnx_ci.pipeline.model.live_model import has_noise, input_tensors, is_finite
+from onnx_ci.pipeline.model.tensor_sketch import sketch
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.results.records import DeclaredValue, ExportFacts, OutputValues
 
@@ -24,9 +25,7 @@ def facts_of(signature: Signature, path: Path, prepared: Prepared) -> ExportFact
     """The facts of a file.
 
     Args:
-        signature: its signature.
         path: its path, with its external data in the same folder; or the folder of several files.
-        prepared: the recipe that it was exported from.
     """
     files = {*files_in(path)}
     files |= {file.parent / each.location for file in files for each in signature.external_data}
@@ -41,7 +40,7 @@ def facts_of(signature: Signature, path: Path, prepared: Prepared) -> ExportFact
         initializer_bytes=signature.initializer_bytes,
         file_bytes=sum(each.stat().st_size for each in files if each.is_file()) - signature.text_bytes,
         weights=prepared.weights_sketch,
-        arguments=prepared.arguments_sketch,
+        arguments=sketch(input_tensors(prepared.pristine)),
         values=tuple(_values([value.name for value in signature.outputs], prepared)),
     )
 

@@ -17,6 +17,8 @@ from onnx_ci.text import count, listed, listed_shortly
 
 _NAMED = 5
 """How many operators or values a message names."""
+_LEAST_EXTERNAL = 1024
+"""In bytes: both onnx.save_model and dynamo leave smaller tensors in the file."""
 
 
 def check_requirements(
@@ -27,43 +29,35 @@ def check_requirements(
     Args:
         path: a file that the checker accepts, perhaps without its weights.
         complete: the complete file, with its external data in the same folder.
-        signature: what the file declares.
-        requirements: what the file must be.
         fold: writes the file at one path to another one, with constants for what depends on constants and fixed shapes alone.
     """
-    findings = [
-        *_ir_version(signature, requirements.max_ir_version),
-        *_data(signature, complete, is_external=requirements.external_data),
-    ]
-    if requirements.operators is not None or requirements.static:
-        model = onnx.load(path, load_external_data=False)
-        findings += _operators(model, requirements.operators)
-        findings += _shapes(model, path, fold) if requirements.static else ()
-    return findings
-
-
-def _operators(model: onnx.ModelProto, allowed: tuple[str, ...] | None) -> Iterator[Finding]:
-    uses = [] if allowed is None else [each for each in operators_of(model) if not each.is_function]
-    unlisted = [each for each in uses if each.name not in (allowed or ())]
-    if unlisted:
-        names = listed_shortly([f"{each.name} ({count(each.count, 'node')})" for each in unlisted], _NAMED)
-        message = f"the file uses operators that are not allowed: {names}"
-        yield finding("unlisted-operator", message, details={"operators": {each.name: each.count for each in unlisted}})
-
-
-def _ir_version(signature: Signature, newest: int | None) -> Iterator[Finding]:
+    findings = []
+    newest, is_external = requirements.max_ir_version, requirements.external_data
     if newest is not None and signature.ir_version > newest:
         message = f"the file has IR version {signature.ir_version}, and {newest} is the newest that is allowed"
-        yield finding("ir-version", message)
-
-
-def _shapes(model: onnx.ModelProto, path: Path, fold: Callable[[Path, Path], None]) -> Iterator[Finding]:
-    """A finding if the shape of an input or an output, or of a value between, is not fixed."""
-    symbolic = [info.name for info in (*model.graph.input, *model.graph.output) if not _is_fixed(info)]
-    symbolic = symbolic or [*_symbolic_values(path, fold)]
-    if symbolic:
-        names = listed_shortly([repr(name) for name in symbolic], _NAMED)
-        yield finding("symbolic-shape", f"the shape of {names} is not fixed", details={"values": symbolic})
+        findings.append(finding("ir-version", message))
+    # What was read may be the file without its weights, which then are in the complete file.
+    locations = sorted({data.location for data in signature.external_data} - {complete.name})
+    if is_external is False and locations:
+        message = f"the file has external data in {listed(locations)}, and the recipe declares none"
+        findings.append(finding("data-placement", message))
+    if is_external and not locations and signature.largest_initializer_bytes >= _LEAST_EXTERNAL:
+        findings.append(finding("data-placement", "the file has no external data, and the recipe declares some"))
+    if requirements.operators is not None or requirements.static:
+        model = onnx.load(path, load_external_data=False)
+        allowed = requirements.operators
+        uses = [] if allowed is None else [each for each in operators_of(model) if not each.is_function]
+        if unlisted := [each for each in uses if each.name not in (allowed or ())]:
+            names = listed_shortly([f"{each.name} ({count(each.count, 'node')})" for each in unlisted], _NAMED)
+            message = f"the file uses operators that are not allowed: {names}"
+            details = {"operators": {each.name: each.count for each in unlisted}}
+            findings.append(finding("unlisted-operator", message, details=details))
+        if requirements.static:
+            symbolic = [info.name for info in (*model.graph.input, *model.graph.output) if not _is_fixed(info)]
+            if symbolic := symbolic or [*_symbolic_values(path, fold)]:
+                names = listed_shortly([repr(name) for name in symbolic], _NAMED)
+                findings.append(finding("symbolic-shape", f"the shape of {names} is not fixed", details={"values": symbolic}))
+    return findings
 
 
 def _symbolic_values(path: Path, fold: Callable[[Path, Path], None]) -> Iterator[str]:
@@ -94,16 +88,3 @@ def _is_fixed(info: onnx.ValueInfoProto | None) -> bool:
         return True
     tensor = info.type.tensor_type
     return tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim)
-
-
-_LEAST_EXTERNAL = 1024
-"""In bytes: both onnx.save_model and dynamo leave smaller tensors in the file."""
-
-
-def _data(signature: Signature, complete: Path, *, is_external: bool | None) -> Iterator[Finding]:
-    # What was read may be the file without its weights, which then are in the complete file.
-    locations = sorted({data.location for data in signature.external_data} - {complete.name})
-    if is_external is False and locations:
-        yield finding("data-placement", f"the file has external data in {listed(locations)}, and the recipe declares none")
-    if is_external and not locations and signature.largest_initializer_bytes >= _LEAST_EXTERNAL:
-        yield finding("data-placement", "the file has no external data, and the recipe declares some")

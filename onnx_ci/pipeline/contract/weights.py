@@ -59,10 +59,6 @@ class _Mismatch:
     expected: _Expected
 
     @property
-    def _differs(self) -> Array:
-        return ~_equal(self.stored.array, self.expected)
-
-    @property
     def size(self) -> float:
         """The mean distance of the elements: of several explanations, the smallest counts."""
         return float(np.abs(self.stored.array.astype(np.float64) - self.expected.array).mean())
@@ -78,7 +74,7 @@ class _Mismatch:
         return "float16" if np.array_equal(values, values.astype(np.float16)) else None
 
     def __str__(self) -> str:
-        differs, expected = self._differs, self.expected.array
+        differs, expected = ~_equal(self.stored.array, self.expected), self.expected.array
         distance = np.where(differs, np.abs(self.stored.array.astype(np.float64) - expected), -1.0)
         place = np.unravel_index(int(np.argmax(np.nan_to_num(distance, nan=np.inf))), distance.shape)
         where = f" at [{', '.join(map(str, place))}]" if place else ""
@@ -93,7 +89,6 @@ def compare_weights(path: Path, prepared: Prepared) -> list[Finding]:
 
     Args:
         path: a file that the checker accepts, not converted to a lower precision.
-        prepared: the recipe, with the weights that the file should have.
     """
     weights = _ModelWeights(prepared.pristine.model)
     if not weights.arrays:
@@ -135,7 +130,6 @@ def _repeated(copies: Mapping[str, Sequence[StoredWeight]], weights: _ModelWeigh
 
     Args:
         copies: the tensors that equal each weight.
-        weights: the model's.
     """
     repeated: dict[str, Sequence[StoredWeight]] = {}
     bytes_more = 0
@@ -190,7 +184,8 @@ class _ModelWeights:
             model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)
         ):
             self._names[name] = first.setdefault(id(tensor), name)
-            if self._names[name] == name and _is_comparable(tensor):
+            is_plain = unlike_others(tensor) is None and tensor.dtype in (torch.float32, torch.float64)
+            if self._names[name] == name and is_plain and tensor.numel() > 0:
                 self.tensors[name] = tensor.detach()
                 self.arrays[name] = array = tensor.detach().cpu().numpy()
                 self._by_start.setdefault(_start(array), []).append(name)
@@ -293,10 +288,6 @@ class _ModelWeights:
             yield _Expected(weight=name, array=folded, rounding=rounding.reshape(stored.shape))
 
 
-def _is_comparable(tensor: torch.Tensor) -> bool:
-    return unlike_others(tensor) is None and tensor.numel() > 0 and tensor.dtype in (torch.float32, torch.float64)
-
-
 def _start(array: Array) -> tuple[int, float]:
     """What an array has in common with its transpositions: its size and its first element."""
     return array.size, float(np.float32(array[(0,) * array.ndim]))
@@ -322,7 +313,6 @@ def _layouts(array: Array, stored: Array) -> Iterator[Array]:
 
 
 def _sample(array: Array) -> tuple[Array, ...]:
-    """The places of some elements, spread over the array."""
     return np.unravel_index(np.linspace(0, array.size - 1, min(array.size, _SAMPLE)).astype(int), array.shape)
 
 

@@ -21,7 +21,7 @@ from onnx_ci.pipeline.export.protocol import Exporter, ExportRequest
 from onnx_ci.pipeline.model.devices import exact_arithmetic, ran_out_of_memory
 from onnx_ci.pipeline.model.module import exportable, is_training
 from onnx_ci.pipeline.prepare.prepare import Prepared
-from onnx_ci.pipeline.prepare.side_effects import differences
+from onnx_ci.pipeline.prepare.side_effects import describe_changes
 from onnx_ci.plugins import EXPORTERS
 from onnx_ci.processes.allocator import return_free_memory
 from onnx_ci.processes.capture import Notice, captured
@@ -110,7 +110,7 @@ def run_exporter(prepared: Prepared, cell: Cell, path: Path) -> ExporterRun:
         returns_files=recipe.run_files is not None,
     )
     failure: BaseException | None = None
-    with captured() as caught, exact_arithmetic(tf32=recipe.tf32 and prepared.device != "cpu"):
+    with captured() as caught, exact_arithmetic(tf32=recipe.tf32 and cell.device != "cpu"):
         # Deprecation warnings, such as TorchScript's, are about this call, not the user's code.
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"onnx_ci\.|torch\.onnx")
         try:
@@ -125,7 +125,7 @@ def run_exporter(prepared: Prepared, cell: Cell, path: Path) -> ExporterRun:
             traceback.print_exc()  # for the log; the finding has one line only
     if prepared.exports_own_parameters:
         return_free_memory()  # beside a large model, there may be none for what follows
-    changed = () if failure else tuple(differences(call.model, prepared.pristine.model))
+    changed = () if failure else tuple(describe_changes(call.model, prepared.pristine.model))
     return ExporterRun(
         path=path,
         failure=failure,

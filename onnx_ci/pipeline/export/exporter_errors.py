@@ -19,7 +19,7 @@ from onnx_ci.onnx_model.files import NotAModelError
 from onnx_ci.opsets import CUSTOM
 from onnx_ci.pipeline.export.error_lines import line_of_error, line_that_fixes, was_unhandled
 from onnx_ci.pipeline.export.handling import handling_of
-from onnx_ci.pipeline.model.containers import name_of, named_leaves
+from onnx_ci.pipeline.model.containers import containers_in, name_of, named_leaves
 from onnx_ci.pipeline.model.live_model import bound_arguments, wrapper_by_position, wrapper_without_constants
 from onnx_ci.pipeline.model.module import exportable
 from onnx_ci.pipeline.prepare.prepare import Prepared
@@ -214,7 +214,7 @@ def _unsupported_class(prepared: Prepared, cell: Cell, error: BaseException) -> 
         remedy = "Let the recipe declare exporter='dynamo' and opsets from 18, or return a torch.nn.Module"
         of_program = ", such as program.module()" if isinstance(model, torch.export.ExportedProgram) else ""
         return _not_supported(f"{type(model).__name__}, the class of the model", cell, error, f"{remedy}{of_program}.")
-    for argument in prepared.arguments:
+    for argument in containers_in(bound_arguments(prepared.pristine)):
         if not exporter.takes_argument(argument):
             name = argument.kind.__name__
             what = f"{name}, the class of the argument {name_of(argument.path)}"

@@ -58,12 +58,12 @@ class InputAxes:
     """Variables that keep their size."""
 
     def sizes_in(self, inputs: Sequence[torch.Tensor], indices: Collection[int] | None = None) -> dict[str, int]:
-        """The sizes of the variables in ``inputs``, of which those at ``indices`` determine them (default: all)."""
+        """The sizes of the variables in ``inputs``, read from those at ``indices`` (default: all)."""
         places = (place for place in self.places if indices is None or place.index in indices)
         return solve((place.size, inputs[place.index].shape[place.axis]) for place in places)
 
     def free_sizes(self, inputs: Sequence[torch.Tensor], following: Collection[int]) -> dict[str, int]:
-        """The sizes of the variables in ``inputs`` that are not fixed and that an input outside of ``following`` has."""
+        """The sizes of the free variables: neither fixed, nor only in inputs of ``following``."""
         independent = {name for place in self.places if place.index not in following for name in place.size.names}
         return {name: size for name, size in self.sizes_in(inputs).items() if name in independent - self.fixed}
 
@@ -76,7 +76,7 @@ class InputAxes:
         least: int = 1,
         most: float = math.inf,
     ) -> list[torch.Tensor] | None:
-        """The inputs with the sizes that follow from those of the variables.
+        """The inputs with the sizes that the variables give them.
 
         Args:
             sizes: the sizes of all variables.
@@ -165,10 +165,11 @@ def declared_axes(recipe: Recipe, call: Call, inputs: Sequence[torch.Tensor], ou
                 )
     places = _places(recipe.input_names[: len(inputs)], labels)
     automatic = frozenset(name for name, dim in dims.items() if _kind(dim) == _kind(torch.export.Dim.AUTO))
+    derived = {name: _root(dim).__name__ for name, dim in dims.items() if _root(dim) is not dim}
     axes = DeclaredAxes(
         labels=labels,
         inputs=InputAxes(places=places, declared=recipe.dynamic_sizes, limits=_limits(dims)),
-        dims={name: dim for name, dim in dims.items() if name in {*_related(dims), *automatic}},
+        dims={name: dim for name, dim in dims.items() if name in {*derived, *derived.values(), *automatic}},
         automatic=automatic,
     )
     _check_example(axes, recipe, inputs, outputs)
@@ -188,35 +189,35 @@ def _places(names: Sequence[str], labels: Mapping[str, Mapping[int, str]]) -> tu
 
 
 def _check_example(axes: DeclaredAxes, recipe: Recipe, inputs: Sequence[torch.Tensor], outputs: Outputs) -> None:
-    """Check that the example determines all variables and has the sizes that follow from them."""
-    known = axes.inputs.sizes_in(inputs)
+    """Check that the example determines all variables, and has the sizes that they give it."""
+    sizes = axes.inputs.sizes_in(inputs)
     for place in axes.inputs.places:
         actual, name = inputs[place.index].shape[place.axis], recipe.input_names[place.index]
         where = f"axis {place.axis} of input {name!r} is declared as {place.size.text!r}"
-        unknown = [variable for variable in place.size.names if variable not in known]
-        if len(unknown) == 1 and place.size.determines(unknown[0], known):
+        unknown = [variable for variable in place.size.names if variable not in sizes]
+        if len(unknown) == 1 and place.size.determines(unknown[0], sizes):
             raise PrepareError(finding("name-mismatch", f"{where}, but no {unknown[0]} gives the example's size {actual}"))
-        _check_known(where, place.size, known)
-        if place.size.is_name and known[place.size.text] != actual:
-            message = f"the axis name {place.size.text!r} is used for axes of size {known[place.size.text]} and {actual}"
+        _check_variables(where, place.size, sizes)
+        if place.size.is_name and sizes[place.size.text] != actual:
+            message = f"the axis name {place.size.text!r} is used for axes of size {sizes[place.size.text]} and {actual}"
             remedy = "Give axes that vary independently different names."
             raise PrepareError(finding("name-mismatch", message, remedy=remedy))
-        if (size := place.size.at(known)) != actual:
-            message = f"{where}, which is {size} for {_written(place.size, known)}, but the example has {actual}"
+        if (size := place.size.at(sizes)) != actual:
+            message = f"{where}, which is {size} for {_written(place.size, sizes)}, but the example has {actual}"
             raise PrepareError(finding("name-mismatch", message, remedy="Correct the expression, or the example."))
     for name in recipe.output_names[: len(outputs)]:
         for axis, label in axes.labels.get(name, {}).items():
             if not (declared := axis_size_in(name, label)).is_name:
                 where = f"axis {axis} of output {name!r} is declared as {label!r}"
-                _check_known(where, declared, known)
+                _check_variables(where, declared, sizes)
     for message in axes.wrong_outputs(recipe.output_names, inputs, outputs):
         raise PrepareError(finding("name-mismatch", message, remedy="Correct the expression, or give the axis its own name."))
 
 
-def _check_known(where: str, size: AxisSize, known: Mapping[str, int]) -> None:
-    unknown = next((variable for variable in size.names if variable not in known), None)
+def _check_variables(where: str, size: AxisSize, sizes: Mapping[str, int]) -> None:
+    unknown = next((variable for variable in size.names if variable not in sizes), None)
     if unknown is not None:
-        message = f"{where}, but {unknown!r} is not an axis of an input{did_you_mean(unknown, known)}"
+        message = f"{where}, but {unknown!r} is not an axis of an input{did_you_mean(unknown, sizes)}"
         remedy = (
             f"Declare {unknown!r} for an axis of its own, or use it in a linear expression that determines it, such as "
             f"'8*{unknown}'. A name that is not meant as an expression needs underscores: 'batch_size'."
@@ -252,7 +253,6 @@ def _check_sizes(axes: DeclaredAxes, recipe: Recipe, inputs: Sequence[torch.Tens
 
 
 # --- dynamic_shapes ---------------------------------------------------------------------------------------------------
-
 
 _LIKE_ARGS = "Give dynamic_shapes an entry for each argument of forward, in their order or by their names."
 
@@ -325,12 +325,6 @@ def _kind(dim: Any) -> Any:
 def _root(dim: Any) -> Any:
     """The ``Dim`` from which a derived one, such as ``2*past + 1``, is derived; others are their own."""
     return getattr(dim, "root", dim)
-
-
-def _related(dims: Mapping[str, Any]) -> set[str]:
-    """The names of derived ``Dim`` objects and of those that they are derived from."""
-    derived = {name: _root(dim).__name__ for name, dim in dims.items() if _root(dim) is not dim}
-    return {*derived, *derived.values()}
 
 
 def _limits(dims: Mapping[str, Any]) -> dict[str, tuple[int, int]]:

@@ -117,7 +117,9 @@ class _Walk:
             for _ in range(MAX_STEPS):
                 root = self._root(position)
                 if root is None:
-                    if self._has_other_total():  # of a remainder, which after a stride is the same at twice the size
+                    decided = [each.decisions.get(self._site) for each in self._observations.values()]
+                    # A remainder, which after a stride is the same at twice the size, although other sizes were compared.
+                    if self._decision.by_sizes and decided[-1] not in (None, decided[0]):
                         for more in _MORE:
                             yield from self._towards(direction.start + more)
                     break
@@ -130,11 +132,6 @@ class _Walk:
                 # Sizes after a stride, and values after a saturation, change in steps.
                 further = exactly + 0.5 * (exactly - direction.start)
                 yield from self._towards(round(further) if direction.is_integer else further)
-
-    def _has_other_total(self) -> bool:
-        """Whether other sizes were compared in the last run than on the example, although the comparison came out the same."""
-        decided = [each.decisions.get(self._site) for each in self._observations.values()]
-        return self._decision.by_sizes and decided[-1] not in (None, decided[0])
 
     def _towards(self, target: float, *, is_aimed: bool = False) -> Iterator[Attempt]:
         """Runs up to ``target``, as far as the model does not compute too much."""
@@ -182,19 +179,16 @@ class _Walk:
         return self._observations[number].elements
 
     def _root(self, position: int) -> float | None:
-        """Where a line through the last two points of a gap crosses zero; ``None`` if it does not."""
-        gaps = ((number, self._gap(observation, position)) for number, observation in self._observations.items())
-        points = [(number, gap) for number, gap in gaps if gap is not None]
+        """Where a line through the last two points of the nearest gaps crosses zero; ``None`` if it does not."""
+        points = []
+        for number, observation in self._observations.items():
+            gaps = [each[position] for each in _gaps(observation, self._site) if position < len(each)]
+            points += [(number, min(gaps, key=abs))] if gaps else []  # none if the run did not get to the comparison
         if len(points) < 2:
             return None
         (x1, y1), (x2, y2) = points[-2:]
         root = x1 - y1 * (x2 - x1) / (y2 - y1) if y2 != y1 else math.inf
         return root if math.isfinite(root) else None
-
-    def _gap(self, observation: Observation, position: int) -> float | None:
-        """The gap that is nearest to zero; ``None`` if the run did not get to the comparison."""
-        gaps = [gaps[position] for gaps in _gaps(observation, self._site) if position < len(gaps)]
-        return min(gaps, key=abs, default=None)
 
 
 def _gaps(observation: Observation, site: Site) -> tuple[tuple[float, ...], ...]:

@@ -1,4 +1,4 @@
-"""The branches of a model on sizes and values, of which the exporters freeze one side, and inputs that take the other one.
+"""The branches of a model on sizes and values, whose example side the exporters freeze, and inputs for the other side.
 
 A branch depends on the input if what it compares differs between probes. If all of them take the same side, the other one is
 sought. What the model rejects there is no input; what it accepts is a probe like any other.
@@ -39,7 +39,7 @@ class Branches:
     probes: tuple[Probe, ...] = ()
     """Inputs that take sides that no other probe takes."""
     untaken: tuple[UntakenBranch, ...] = ()
-    """Branches of which no probe takes the other side."""
+    """Branches whose other side no probe takes."""
 
 
 class BranchFinder:
@@ -72,7 +72,7 @@ class BranchFinder:
         """What the model decides on a probe, by its name."""
         self._questions: set[object] = set()
         """The searches that were made."""
-        self._found: list[Probe] = []
+        self._added: list[Probe] = []
         self._conditions: dict[tuple[CodeType, int], Condition] = {}
         self._directions = Directions(self._example, axes, following, domains)
 
@@ -85,10 +85,10 @@ class BranchFinder:
     def _decided_on_example(self) -> list[Decision]:
         """What the model decides on the example, but for mere checks."""
         sites = self._on_example.decisions.items()
-        return [each for site, decisions in sites if not self._condition(site).only_checks for each in decisions]
+        return [each for site, decisions in sites if not self._condition(site).is_check for each in decisions]
 
     def find(self, probes: Sequence[Probe], *, search: bool = True) -> Branches:
-        """Find the branches of which ``probes``, the example first, take one side only.
+        """Find the branches at which all ``probes``, the example first, take the same side.
 
         A file need not be right on inputs that the model may never get, such as zeros. If only they take a side, usual inputs
         that take it are sought, too. If none is found, the branch is not reported as untaken.
@@ -102,8 +102,8 @@ class BranchFinder:
         usual = [probe for probe in (*probes, *branches.probes) if probe.legality is InputStatus.LEGAL]
         if not search or len(usual) == len(probes) + len(branches.probes):
             return branches
-        found = self._one_side_only(usual, search=True).probes
-        return replace(branches, probes=(*branches.probes, *(each for each in found if each.legality is InputStatus.LEGAL)))
+        added = self._one_side_only(usual, search=True).probes
+        return replace(branches, probes=(*branches.probes, *(each for each in added if each.legality is InputStatus.LEGAL)))
 
     def _one_side_only(self, probes: Sequence[Probe], *, search: bool) -> Branches:
         telling = self._telling(probes[1:])
@@ -152,7 +152,7 @@ class BranchFinder:
         """The sites that depend on the input, and at which all probes take the same side."""
         sites = dict.fromkeys(site for observation in self._observations for site in observation.decisions)
         one_sided = (site for site in sites if len({decision.outcome for decision in self._decisions(site)}) == 1)
-        return [site for site in one_sided if self._depends_on_input(site) and not self._condition(site).only_checks]
+        return [site for site in one_sided if self._depends_on_input(site) and not self._condition(site).is_check]
 
     def _depends_on_input(self, site: Site) -> bool:
         """Whether what is compared at a site differs between two probes."""
@@ -163,16 +163,19 @@ class BranchFinder:
     # --- the other sides ----------------------------------------------------------------------------------------------
 
     def _other_sides(self, *, search: bool) -> Branches:
-        """For each branch of which all probes take the same side, a probe of the other one, if the search finds it."""
+        """For each branch at which all probes take the same side, a probe of the other one, if the search finds it."""
         branch_search = BranchSearch(self._observer, self._directions, self._on_example) if search else None
         probes: list[Probe] = []
         untaken: list[UntakenBranch] = []
         while site := next((site for site in self._one_sided() if self._question(site) not in self._questions), None):
             self._questions.add(self._question(site))
-            match self._other_side(site, _name(self._condition(site), self._found), branch_search):
+            condition = self._condition(site)
+            name = f"branch at {condition.path.name}:{condition.line}"
+            same_line = sum(probe.name.startswith(name) for probe in self._added)
+            match self._other_side(site, f"{name} ({1 + same_line})" if same_line else name, branch_search):
                 case Probe() as probe:
                     probes.append(probe)
-                    self._found.append(probe)
+                    self._added.append(probe)
                 case UntakenBranch() as branch:
                     untaken.append(branch)
         return Branches(probes=tuple(probes), untaken=tuple(untaken))
@@ -221,10 +224,3 @@ class BranchFinder:
         is_empty = any(not new.numel() and old.numel() for new, old in pairs)
         is_zero = any(is_float(new) and not new.any() and old.any() for new, old in pairs)
         return InputStatus.DEGENERATE if is_empty or is_zero else InputStatus.LEGAL
-
-
-def _name(condition: Condition, probes: Sequence[Probe]) -> str:
-    """The name of a probe for a branch, unlike those of the other ``probes``."""
-    name = f"branch at {condition.path.name}:{condition.line}"
-    number = 1 + sum(probe.name.startswith(name) for probe in probes)
-    return f"{name} ({number})" if number > 1 else name

@@ -25,7 +25,7 @@ class CallProbes:
     has_special_rows: bool
     """Whether a probe has several kinds of special values in its rows."""
     separated: Callable[[], tuple[Probe, ...]]
-    """Makes the probes of which each has a single kind; the same if :attr:`has_special_rows` is false."""
+    """Makes probes with a single kind each; the same if :attr:`has_special_rows` is false."""
 
 
 def call_probes(

@@ -27,7 +27,7 @@ class Condition:
     """Whether the expression itself is true or false; ``a > b or c > d`` and ``min(a, b)`` decide more than that."""
     is_call: bool
     """Whether a called function decides, such as ``min``."""
-    only_checks: bool
+    is_check: bool
     """Whether one side only raises, asserts or warns, so that every accepted input takes the other one."""
 
 
@@ -43,16 +43,17 @@ def condition_at(code: CodeType, offset: int) -> Condition:
     expression = and_or or next(reversed(expressions), None)
     while isinstance(expression, ast.UnaryOp) and isinstance(expression.op, ast.Not):
         expression = expression.operand  # what is decided is whether that is true
+    end_line = (last or first) if expression is None else expression.end_lineno
     function_lines = [line for _, _, line in code.co_lines() if line] or [code.co_firstlineno]
     return Condition(
         path=Path(code.co_filename),
         line=expression.lineno if expression is not None else first or code.co_firstlineno,
-        lines=range(first or 0, (last or first or 0) + 1) if expression is None else _lines(expression),
+        lines=range(expression.lineno if expression is not None else first or 0, (end_line or 0) + 1),
         function=range(min(function_lines), max(function_lines) + 1),
         text=_text(code.co_filename, expression),
         is_test=isinstance(expression, (ast.Compare, ast.UnaryOp)),
         is_call=isinstance(expression, ast.Call),
-        only_checks=any(map(_only_checks, nodes, nodes[1:])),
+        is_check=any(map(_is_check, nodes, nodes[1:])),
     )
 
 
@@ -73,10 +74,6 @@ def _nodes_around(filename: str, start: tuple[int, int], end: tuple[int, int]) -
     # The jump of a whole statement, or of `a if test else b`, tests its condition.
     test = getattr(nodes[-1], "test", None) if nodes else None
     return nodes if test is None else [*nodes, test]
-
-
-def _lines(expression: ast.expr) -> range:
-    return range(expression.lineno, (expression.end_lineno or expression.lineno) + 1)
 
 
 def _text(filename: str, expression: ast.expr | None) -> str:
@@ -108,7 +105,7 @@ def _syntax_tree(filename: str) -> ast.AST | None:
         return None
 
 
-def _only_checks(outer: ast.AST, inner: ast.AST) -> bool:
+def _is_check(outer: ast.AST, inner: ast.AST) -> bool:
     """Whether the statement or call ``outer`` only checks what its child ``inner`` decides."""
     match outer:
         case ast.Assert():

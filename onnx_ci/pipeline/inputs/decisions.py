@@ -186,7 +186,11 @@ class _Recorder(NumbersMode):
 
     def tested(self, outcome: bool, args: Any) -> bool:
         """Record what a test of tensors has just decided."""
-        self._record(outcome, _origin_of_test(args), by_sizes=False)
+        origin = _origin("", args)
+        if len(args) == 1 and isinstance(args[0], torch.Tensor) and not hasattr(args[0], "_onnx_ci_origin"):
+            is_boolean = args[0].dtype is torch.bool
+            origin = _Origin(() if is_boolean else (origin.total,), origin.total)  # of one number, whether it is zero
+        self._record(outcome, origin, by_sizes=False)
         return outcome
 
     def compared(self, outcome: bool, gap: float, total: float, *, by_sizes: bool) -> bool:
@@ -273,15 +277,6 @@ def _origin(name: str, args: Sequence[Any]) -> _Origin:
             ends = (gap.min(), gap.max()) if gap.numel() else ()
             return _Origin(tuple(dict.fromkeys(map(_finite, ends))), _total(gap))
     return _Origin((), sum(map(_total, tensors)))
-
-
-def _origin_of_test(args: Sequence[Any]) -> _Origin:
-    """What the outcome of a test of tensors depends on: for one number, whether it is zero."""
-    if len(args) == 1 and isinstance(args[0], torch.Tensor):
-        origin: _Origin | None = getattr(args[0], "_onnx_ci_origin", None)
-        total = _total(args[0])
-        return origin or _Origin(() if args[0].dtype is torch.bool else (total,), total)
-    return _origin("", args)
 
 
 def _total(tensor: torch.Tensor) -> float:

@@ -63,7 +63,7 @@ class Directions:
 
     @functools.cached_property
     def free_sizes(self) -> list[str]:
-        """The variables of the axes' sizes that follow from nothing else."""
+        """The free variables of the axes' sizes."""
         return [*self._axes.free_sizes(self.example, set(self._following(self.example)))]
 
     def resizing(self, names: Sequence[str]) -> Direction:
@@ -130,20 +130,17 @@ class Directions:
         The value is NaN or infinite, an integer that would make the sides of a comparison equal, or the other truth value.
         """
         for index, tensor in enumerate(self.example):
-            for value in _last_values(tensor, decision) if tensor.numel() else ():
+            values: Sequence[float] = (1, 0)
+            if is_float(tensor):
+                values = () if decision.gaps else (math.nan, math.inf, -math.inf)
+            elif _is_number(tensor):
+                limits, ends = torch.iinfo(tensor.dtype), (int(tensor.min()), int(tensor.max()))
+                equal = dict.fromkeys(end - round(gap) for end, gap in zip(ends, decision.gaps, strict=False))
+                values = [value for value in equal if limits.min <= value <= limits.max]
+            for value in values if tensor.numel() else ():
                 changed = tensor.clone(memory_format=torch.contiguous_format)
                 changed.view(-1)[-1] = value
                 yield self._domains.legal([*self.example[:index], changed, *self.example[index + 1 :]], self.example)
-
-
-def _last_values(tensor: torch.Tensor, decision: Decision) -> Sequence[float]:
-    if is_float(tensor):
-        return () if decision.gaps else (math.nan, math.inf, -math.inf)
-    if not _is_number(tensor):
-        return (1, 0)
-    limits, ends = torch.iinfo(tensor.dtype), (int(tensor.min()), int(tensor.max()))
-    values = (end - round(gap) for end, gap in zip(ends, decision.gaps, strict=False))
-    return [value for value in dict.fromkeys(values) if limits.min <= value <= limits.max]
 
 
 def _is_number(tensor: torch.Tensor) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
 
 import torch
 
@@ -19,9 +20,10 @@ from onnx_ci.collection.domains import (
     OneOf,
     Permutations,
     Segments,
+    Strategy,
     Unchanged,
 )
-from onnx_ci.pipeline.inputs.drawn_values import drawn_values
+from onnx_ci.errors import describe_exception
 
 Sizes = Mapping[str, int]
 """The sizes of axes, by their names."""
@@ -173,7 +175,7 @@ def _(domain: Mask, tensor: torch.Tensor, sizes: Sizes) -> bool:
 @edges.register
 def _(domain: Mask, like: torch.Tensor, sizes: Sizes) -> Edges:
     position, length = _positions(like), like.shape[-1] if like.dim() else 1
-    for words, mask in (
+    for label, mask in (
         ("all true", torch.ones_like(like)),
         ("true at the beginning", position < domain.min_true),
         ("true at the end", position >= length - domain.min_true),
@@ -181,7 +183,7 @@ def _(domain: Mask, like: torch.Tensor, sizes: Sizes) -> Edges:
         ("false at the end", position < length - domain.min_false),
     ):
         if contains(domain, mask, sizes):
-            yield words, mask
+            yield label, mask
 
 
 @draw.register
@@ -274,7 +276,64 @@ def _(domain: Boxes, like: torch.Tensor, sizes: Sizes) -> Edges:
     yield "all equal", _boxes(domain, zeros + 0.25, zeros + 0.75)
 
 
-# --- values that are not described ------------------------------------------------------------------------------------
+# --- values that a recipe draws itself, with a function or a strategy of Hypothesis, and those that stay ----------------
+
+EXAMPLES = 8
+"""How many values are drawn from a strategy, whose first ones are its simplest."""
+
+
+class DrawError(Exception):
+    """A recipe's function or strategy fails, or returns something else than a value of the input; the message says which."""
+
+
+def drawn_values(
+    domain: Drawn, like: torch.Tensor, sizes: Mapping[str, int], generator: torch.Generator
+) -> tuple[torch.Tensor, ...]:
+    """What the recipe's function draws, or some examples of a strategy. Empty if these have other sizes than ``like``.
+
+    Raises:
+        DrawError: the function fails, or returns something else.
+    """
+    try:
+        drawn = domain.draw(sizes, generator)
+        is_strategy = isinstance(drawn, Strategy)
+        values = [drawn]
+        if is_strategy:
+            examples = examples_of(drawn, EXAMPLES, generator.initial_seed())
+            values = [each if isinstance(each, torch.Tensor) else torch.as_tensor(each).to(like.dtype) for each in examples]
+    except Exception as error:  # the user's function and strategy can raise anything
+        raise DrawError(f"fails: {describe_exception(error)}") from None
+    for value in values:
+        if not isinstance(value, torch.Tensor) or value.dtype != like.dtype or value.dim() != like.dim():
+            is_tensor = isinstance(value, torch.Tensor)
+            shown = f"{value.dtype} of shape {list(value.shape)}" if is_tensor else type(value).__name__
+            raise DrawError(f"returns {shown}, and the example is {like.dtype} with {like.dim()} axes")
+    return () if is_strategy and any(value.shape != like.shape for value in values) else tuple(values)
+
+
+def examples_of(strategy: Strategy, count: int, seed: int) -> list[Any]:
+    """Up to ``count`` values of a strategy, the same for the same seed; the first are the simplest.
+
+    Raises:
+        Exception: what the strategy raises, such as ``Unsatisfiable``.
+    """
+    import hypothesis
+
+    values: list[Any] = []
+
+    def collect(value: Any) -> None:
+        values.append(value)
+
+    options = hypothesis.settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[hypothesis.Phase.generate],
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    given: Any = hypothesis.given(cast("Any", strategy))
+    hypothesis.seed(seed)(options(given(collect)))()
+    return values
 
 
 @draw.register

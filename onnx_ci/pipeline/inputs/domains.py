@@ -15,8 +15,7 @@ import torch
 from onnx_ci.collection.axis_sizes import AxisSize, axis_size_in, solve
 from onnx_ci.collection.domains import Domain, Drawn, Lengths
 from onnx_ci.errors import did_you_mean
-from onnx_ci.pipeline.inputs.domain_values import Sizes, contains, draw, edges
-from onnx_ci.pipeline.inputs.drawn_values import DrawError
+from onnx_ci.pipeline.inputs.domain_values import DrawError, Sizes, contains, draw, edges
 from onnx_ci.pipeline.inputs.inferred_domains import inferred_domains
 from onnx_ci.pipeline.inputs.uses import InputUse
 from onnx_ci.pipeline.model.live_model import dtype_name, recipe_error
@@ -147,9 +146,9 @@ class InputDomains:
             if self.is_declared(index):
                 with self._reporting(index):
                     borders = [*edges(domain, example[index], sizes)]
-                for words, tensor in borders:
+                for label, tensor in borders:
                     changed = tensor.to(example[index].dtype)
-                    yield f"{self._names[index]} {words}", [*example[:index], changed, *example[index + 1 :]]
+                    yield f"{self._names[index]} {label}", [*example[:index], changed, *example[index + 1 :]]
 
     @contextlib.contextmanager
     def _reporting(self, index: int) -> Iterator[None]:

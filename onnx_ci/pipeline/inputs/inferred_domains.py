@@ -33,15 +33,15 @@ class _Example:
     """The example's value of one input, and what is known about the input."""
 
     tensor: torch.Tensor
-    words: frozenset[str]
-    """The words of its name: ``attention`` and ``mask``."""
+    name_parts: frozenset[str]
+    """The words of its name in snake case or camel case, in lower case: ``attention`` and ``mask``."""
     lengths_of: str | None
     """The axis of another input whose size is the largest of its values."""
     use: InputUse
     """How the model uses it."""
 
-    def is_named(self, *words: str) -> bool:
-        return not self.words.isdisjoint(words)
+    def is_named(self, *parts: str) -> bool:
+        return not self.name_parts.isdisjoint(parts)
 
     @property
     def rows(self) -> torch.Tensor:
@@ -69,18 +69,13 @@ def inferred_domains(
             continue
         of_input = _Example(
             tensor=tensor,
-            words=_words(name),
+            name_parts=frozenset(part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name or "")),
             lengths_of=_lengths_of(index, names, example, axes),
             use=uses[index] if uses else InputUse(),
         )
         if inferred := next(filter(None, (rule(of_input) for rule in _RULES)), None):
             domains[index] = inferred
     return domains
-
-
-def _words(name: str | None) -> frozenset[str]:
-    """The words of a name in snake case or camel case, in lower case."""
-    return frozenset(word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name or ""))
 
 
 def _lengths_of(
@@ -202,7 +197,9 @@ def _offsets(example: _Example) -> Inferred | None:
 
 def _index(example: _Example) -> Inferred | None:
     use, rows = example.use, example.rows
-    if use.rows is None or (use.overwrites and _are_distinct(rows)):
+    if use.rows is None:
+        return None
+    if use.overwrites and bool((rows.sort(-1).values.diff(dim=-1) > 0).all()):  # no row has the same number twice
         return None
     steps, low, high = rows.diff(dim=-1), int(rows.min()), int(rows.max())
     if not 0 <= low <= high < use.rows:
@@ -212,11 +209,6 @@ def _index(example: _Example) -> Inferred | None:
     if use.grows and is_sorted and bool((steps <= 1).all()) and not bool(rows[:, 0].any()):
         domain = Segments()
     return Inferred(domain=domain, reason="inferred: used as an index")
-
-
-def _are_distinct(rows: torch.Tensor) -> bool:
-    """Whether no row has the same number twice."""
-    return bool((rows.sort(-1).values.diff(dim=-1) > 0).all())
 
 
 def _not_negative(example: _Example) -> Inferred | None:

@@ -13,12 +13,11 @@ import torch
 
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.live_model import Outputs, PrepareError, is_float8, run
-from onnx_ci.pipeline.reference.random_samples import Sample, runs_needed, sample_of
+from onnx_ci.pipeline.reference.random_samples import Sample, random_reference, runs_needed, sample_of
 from onnx_ci.pipeline.reference.reference import (
     Reference,
     make_reference,
     proportional_reference,
-    random_reference,
     with_perturbation,
 )
 from onnx_ci.pipeline.reference.runtime_rounding import with_runtime_rounding

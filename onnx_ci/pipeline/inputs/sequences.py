@@ -219,7 +219,7 @@ class Sequences:
         changed: Collection[str],
         kept: Collection[int] = (),
     ) -> list[torch.Tensor]:
-        """The inputs, of which those that are not ``leading`` get the sizes that follow from those that are.
+        """The inputs, with the sizes of the others derived from the ``leading`` ones.
 
         Args:
             leading: positions of inputs.

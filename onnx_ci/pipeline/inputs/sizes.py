@@ -5,6 +5,7 @@ An axis that no probe moves is not proved: if the model refuses every other size
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -99,7 +100,7 @@ def _move_alone(name: str, attempts: _Attempts, choices: _Choices) -> SizeRelati
 
 
 _Change = tuple[tuple[str, int], ...]
-"""The sizes of variables that are not the example's, each with the variable's name."""
+"""Sizes other than the example's, each with the name of its variable."""
 
 
 class _Attempts:
@@ -111,7 +112,7 @@ class _Attempts:
         self._follow = set(following(self._example))
         self._sizes_of_example = axes.sizes_in(self._example)
         self.sizes = axes.free_sizes(self._example, self._follow)
-        """The sizes of the variables in the example, but for those that are fixed or follow."""
+        """The sizes of the free variables in the example."""
         self._beside: Mapping[str, int] = {}
         """The sizes that other variables have while a single one is tried."""
         self._probes: dict[_Change, Probe | None] = {}
@@ -137,12 +138,15 @@ class _Attempts:
 
         That it accepts twice the size of several says nothing about one of them: they may have to be equal.
         """
-        changes = (change for change, probe in self._probes.items() if probe and not self._is_doubled(change))
-        moved = {name for change in changes for name, size in change if size > 1}
+        changes = (change for change, probe in self._probes.items() if probe)
+        moved = {
+            name
+            for change in changes
+            if len(change) == 1 or any(size != 2 * self.sizes[each] for each, size in change)
+            for name, size in change
+            if size > 1
+        }
         return [name for name in self.sizes if name not in moved]
-
-    def _is_doubled(self, change: _Change) -> bool:
-        return len(change) > 1 and all(size == 2 * self.sizes[name] for name, size in change)
 
     def refused(self, name: str) -> tuple[int, ...]:
         """The sizes of a variable that the model rejects if no other one changes."""
@@ -174,7 +178,10 @@ class _Attempts:
                 return None
             label = ",".join(f"{name}={size}" for name, size in change)
             probe = self._rows.first_accepted(label, dict(change), self._values(fitted))
-            self._probes[change] = None if probe is None else _with_legality(probe)
+            # A model that computes nothing but NaN, as `steps / (steps - 1)` does for a single step, shows little.
+            if probe and all(each.numel() and bool(each.isnan().all()) for each in probe.reference.own):
+                probe = replace(probe, legality=InputStatus.DEGENERATE)
+            self._probes[change] = probe
         return self._probes.get(change)
 
     def _values(self, tensors: Inputs) -> list[Inputs]:
@@ -186,36 +193,22 @@ class _Attempts:
             [fresh[index] if index in self._domains else tensor for index, tensor in enumerate(tensors)],
             [declared.get(index, tensor) for index, tensor in enumerate(tensors)],
         ]
-        completed = [*filter(None, map(self._completed, values))] if self._follow else []
-        return _distinct([*completed, *values])
-
-    def _completed(self, inputs: Inputs) -> Inputs | None:
-        try:
-            computed = self._following(inputs)
-        except PrepareError:  # a recipe that computes them for the example's sizes only
-            return None
-        return [computed.get(index, tensor) for index, tensor in enumerate(inputs)]
-
-
-def _with_legality(probe: Probe) -> Probe:
-    """The probe; as a degenerate one if the model computes nothing but NaN, as ``steps / (steps - 1)`` is for a single step."""
-    is_undefined = all(each.numel() and bool(each.isnan().all()) for each in probe.reference.own)
-    return replace(probe, legality=InputStatus.DEGENERATE) if is_undefined else probe
-
-
-def _distinct(values: Sequence[Inputs]) -> list[Inputs]:
-    """The values without repetitions: what the model rejects need not be tried again."""
-    return [
-        inputs
-        for number, inputs in enumerate(values)
-        if not any(all(map(is_same, inputs, earlier)) for earlier in values[:number])
-    ]
+        completed: list[Inputs] = []
+        for inputs in values if self._follow else ():
+            with contextlib.suppress(PrepareError):  # of a recipe that computes them for the example's sizes only
+                computed = self._following(inputs)
+                completed.append([computed.get(index, tensor) for index, tensor in enumerate(inputs)])
+        distinct: list[Inputs] = []  # what the model rejects need not be tried again
+        for attempt in (*completed, *values):
+            if not any(all(map(is_same, attempt, earlier)) for earlier in distinct):
+                distinct.append(attempt)
+        return distinct
 
 
 # --- the sizes to try -------------------------------------------------------------------------------------------------
 
 _FACTORS = (2, 4, 8, 16, 32)
-"""The numbers of which a model may require multiples."""
+"""The multiples that a model may need."""
 
 
 class _Choices:
@@ -282,7 +275,7 @@ class _Choices:
         return [other for other in others if other in every and other != size]
 
     def multiples(self, name: str) -> dict[int, int]:
-        """Sizes above twice the size that reveal of which number a model requires multiples, each with that number."""
+        """Sizes that show which multiple a model needs, with that multiple. They are above twice the size."""
         if self.is_declared(name):
             return {}
         size, every = self._sizes[name], self.permitted[name]
@@ -317,7 +310,7 @@ def _equations(attempts: _Attempts, choices: _Choices) -> list[SizeRelation]:
 
 
 def _attempt_with(equations: Mapping[str, AxisSize], change: Mapping[str, int], attempts: _Attempts) -> Probe | None:
-    """The probe with other sizes of some variables, and the sizes that follow from these."""
+    """The probe with other sizes of some variables, and the sizes derived from these."""
     sizes = {**attempts.sizes, **change}
     for name, required in equations.items():
         sizes[name] = required.at(sizes) or sizes[name]

@@ -45,7 +45,11 @@ class SpecialRows:
         self.waiting = [each for each in variations if not all(map(is_same, each.inputs, self._example.inputs))]
         """The variations that no probe has as a row."""
         batch, self._axes = _batch_axes(axes, self._example.inputs)
-        self._is_usable = bool(batch and self.waiting) and self._has_enough_elements()
+        self._is_usable = bool(batch and self.waiting) and all(
+            is_same(old, new) or old.numel() >= LEAST_ELEMENTS * max(old.shape[axis], 1)
+            for variation in self.waiting
+            for old, new, axis in zip(self._example.inputs, variation.inputs, self._axes, strict=True)
+        )
         self.batch = batch if self._is_usable else ""
         """The variable that is the number of rows of each input; empty if no rows can be used."""
         self.are_used = False
@@ -54,14 +58,6 @@ class SpecialRows:
         """Whether a probe of a larger batch has random values in all inputs, in at least one row."""
         self._usual_values: dict[str, tuple[str, Sequence[Inputs]]] = {}
         """For each probe with special values in its rows, its name and its values without them."""
-
-    def _has_enough_elements(self) -> bool:
-        """Whether one row of each input that has special values in a variation has enough elements for them."""
-        for variation in self.waiting:
-            for old, new, axis in zip(self._example.inputs, variation.inputs, self._axes, strict=True):
-                if not is_same(old, new) and old.numel() < LEAST_ELEMENTS * max(old.shape[axis], 1):
-                    return False
-        return True
 
     # --- probes -------------------------------------------------------------------------------------------------------
 

@@ -78,8 +78,14 @@ def variations(
     yield replace(small, is_small=True)
     for name, inputs in _mixed(example, constants):
         yield variation(name, inputs)
-    yield variation("floats extreme", _extreme(example), InputStatus.EXTREME)
-    yield variation("floats equal", _equal_floats(example))
+    generator = torch.Generator().manual_seed(2000)
+    numbers = [sign * magnitude for magnitude in MAGNITUDES for sign in (1, -1)]
+    extreme = _changed_floats(example, lambda tensor: _chosen(tensor, [tensor, *numbers], generator))
+    yield variation("floats extreme", extreme, InputStatus.EXTREME)
+    # Floats of one shape and type equal the first of them, as for a distance that is zero.
+    first: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
+    equal = [first.setdefault((each.shape, each.dtype), each) if is_float(each) else each for each in example]
+    yield variation("floats equal", equal)
     yield from _masks(example, domains)
     for name, is_edge, inputs in _tested_values(example, uses):
         yield replace(variation(name, inputs), is_edge=is_edge)
@@ -140,14 +146,7 @@ _CHANGES: tuple[tuple[str, InputStatus, Change], ...] = (
 )
 
 
-def _equal_floats(inputs: Inputs) -> list[torch.Tensor]:
-    """The inputs, with floats of one shape and type equal to the first of them, as for a distance that is zero."""
-    first: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
-    return [first.setdefault((each.shape, each.dtype), each) if is_float(each) else each for each in inputs]
-
-
 # --- floats and integers that differ from element to element ------------------------------------------------------------
-
 
 # Each element is chosen at random and independently, so that in inputs with enough elements every pair of choices meets.
 
@@ -193,12 +192,6 @@ _ENOUGH = 32
 _ROUNDS = 3
 
 
-def _extreme(example: Inputs) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(2000)
-    numbers = [sign * magnitude for magnitude in MAGNITUDES for sign in (1, -1)]
-    return _changed_floats(example, lambda tensor: _chosen(tensor, [tensor, *numbers], generator))
-
-
 # --- NaN and infinity ---------------------------------------------------------------------------------------------------
 
 
@@ -210,9 +203,9 @@ def _tested_values(example: Inputs, uses: Sequence[InputUse]) -> Iterator[tuple[
     generator = torch.Generator().manual_seed(3000)
     for value in dict.fromkeys(value for use in uses for value in use.tested):
         places = [use.tested[value].flatten().nonzero().flatten() if value in use.tested else _NOWHERE for use in uses]
-        for words, share in _SHARES:
+        for label, share in _SHARES:
             one = [place[int(share * (len(place) - 1)) :][:1] for place in places]
-            yield f"floats {value} {words}", False, [_with(value, *pair) for pair in zip(example, one, strict=True)]
+            yield f"floats {value} {label}", False, [_with(value, *pair) for pair in zip(example, one, strict=True)]
         some = [place[torch.randint(0, 4, place.shape, generator=generator) == 0] for place in places]
         yield f"floats {value} mixed", True, [_with(value, *pair) for pair in zip(example, some, strict=True)]
 
@@ -238,19 +231,14 @@ def _masks(example: Inputs, domains: InputDomains) -> Iterator[Variation]:
         ("first row true", True, True),
         ("first row false", False, True),
     ):
-        changed = [
-            _filled(tensor, value, is_row=is_row) if index in masks and (tensor.dim() > 1 or not is_row) else tensor
-            for index, tensor in enumerate(example)
-        ]
+        changed = [*example]
+        for index in masks:
+            if example[index].dim() > 1 or not is_row:
+                changed[index] = example[index].clone()
+                (changed[index][:1] if is_row else changed[index]).fill_(value)
         legal = domains.legal(changed, example)
         if any(not torch.equal(legal[index], example[index]) for index in masks):
             yield Variation(name=name, inputs=legal)
         else:
             degenerate = [legal[index] if domains.is_declared(index) else tensor for index, tensor in enumerate(changed)]
             yield Variation(name=name, inputs=degenerate, legality=InputStatus.DEGENERATE)
-
-
-def _filled(tensor: torch.Tensor, value: bool, *, is_row: bool) -> torch.Tensor:
-    changed = tensor.clone()
-    (changed[:1] if is_row else changed).fill_(value)
-    return changed

@@ -2,7 +2,7 @@
 
 What listens to them can also answer: a comparison gives what it returns, and so does a conversion. So a run can be observed
 (:mod:`~onnx_ci.pipeline.inputs.decisions`), or repeated with the answers of another one
-(:mod:`~onnx_ci.pipeline.locate.replay`).
+(:mod:`~onnx_ci.pipeline.locate.frozen_lines`).
 
 Python does not ask an integer on the right of a float, so ``0.5 * x.shape[0]`` is a plain number.
 """
@@ -63,7 +63,7 @@ class _Tracked:
     plain: Any
     """The number itself."""
     divided: float = 0.0
-    """The number of which it is the remainder, or computed from one: that of many sizes is the same."""
+    """The divided number of the remainder from which it is computed: many sizes have the same remainder."""
 
     def __bool__(self) -> bool:
         return _reported(bool(self.plain), float(self.plain), self)

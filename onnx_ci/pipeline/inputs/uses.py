@@ -7,7 +7,6 @@ has moved it: that a model tests what it has computed says nothing about the val
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -138,8 +137,11 @@ class UsesObserver(OperatorMode):  # type: ignore[no-untyped-call]
             if numbers is not None:
                 yield self._computed, results[0], numbers.expand(results[0].shape)
         elif len(results) == 1 and not is_in_place:  # such as a clamp of indices that are within its bounds
-            same = (each for each in tensor_leaves(arguments) if each in self._moved and _are_same_integers(each, results[0]))
-            yield from ((self._moved, results[0], self._moved[each]) for each in itertools.islice(same, 1))
+            for each in tensor_leaves(arguments) if is_integer(results[0]) else ():
+                is_same = each.dtype == results[0].dtype and each.shape == results[0].shape and torch.equal(each, results[0])
+                if each in self._moved and is_same:
+                    yield self._moved, results[0], self._moved[each]
+                    break
 
     def _numbers_if_nan(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The numbers of the elements that a tensor is NaN for; ``None`` if it can also be NaN for other reasons."""
@@ -217,12 +219,6 @@ def _moved_by(
     numbers = pytree.tree_map(lambda tensor: numbers_of.get(tensor, torch.zeros_like(tensor, dtype=torch.int64)), moved)
     with contextlib.suppress(RuntimeError):  # a view that the layout of the numbers does not allow
         yield from zip(results, tensor_leaves(func(**{**arguments, **numbers})), strict=True)
-
-
-def _are_same_integers(operand: torch.Tensor, result: torch.Tensor) -> bool:
-    return (
-        is_integer(result) and operand.dtype == result.dtype and operand.shape == result.shape and torch.equal(operand, result)
-    )
 
 
 def _choices(arguments: Mapping[str, Any]) -> Iterator[tuple[torch.Tensor, int]]:

@@ -18,7 +18,7 @@ import torch
 
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.pipeline.locate.model_trace import ModelTrace
-from onnx_ci.pipeline.locate.neighbourhood import Understood, steps_around
+from onnx_ci.pipeline.locate.neighbourhood import CorrectedFile, steps_around
 from onnx_ci.pipeline.locate.pairs import PairedFile
 from onnx_ci.pipeline.locate.repairs import Repaired, WrongResult, repaired_node
 from onnx_ci.pipeline.locate.single_nodes import FileNode, NodeError, NodeRunner
@@ -86,10 +86,10 @@ def find_culprits(
         spans = [failing]
     distinct = sorted(_without_overlap(spans), key=lambda span: min(span.nodes))
     faulty = {position: trace.source_of(span.first) for span in distinct for position in span.nodes}
-    understood = Understood(runner=runner, trace=trace, values=file.values, pairs=file.pairs, faulty=faulty)
+    corrected = CorrectedFile(runner=runner, trace=trace, values=file.values, pairs=file.pairs, faulty=faulty)
     return SourceSites(
         culprits=tuple((_culprit(file, span), runner.outputs_after(span.nodes)) for span in distinct),
-        steps=steps_around(understood, deadline),
+        steps=steps_around(corrected, deadline),
     )
 
 

@@ -1,7 +1,7 @@
 """Where a model asks whether it is being exported, and computes something wrong because it is.
 
-:mod:`.replay` cannot tell that: it gives a line the same answer each time, and a helper such as ``is_exported()`` asks at one
-line for all of its callers.
+:mod:`.frozen_lines` cannot tell that: it gives a line the same answer each time, and a helper such as ``is_exported()`` asks at
+one line for all of its callers.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 
-from onnx_ci.collection.recipe import Recipe
 from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.onnx_model.precision import is_converted
 from onnx_ci.onnx_model.signature import Signature, read_model
@@ -23,9 +22,9 @@ from onnx_ci.pipeline.export.error_lines import line_of_node
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.locate.culprits import SourceSites, find_culprits, with_recipe
 from onnx_ci.pipeline.locate.export_questions import ExportQuestion, QuestionedModel
+from onnx_ci.pipeline.locate.frozen_lines import Replay
 from onnx_ci.pipeline.locate.model_trace import TooLargeError, trace_model
 from onnx_ci.pipeline.locate.optimizer_passes import guilty_passes, is_of_optimizer, with_passes
-from onnx_ci.pipeline.locate.replay import Replay
 from onnx_ci.pipeline.locate.single_nodes import NodeRunner
 from onnx_ci.pipeline.model.live_model import input_tensors
 from onnx_ci.pipeline.prepare.prepare import Prepared, axes_of_one
@@ -103,13 +102,21 @@ def located(
         seconds: how long this thread may compute, so that a busy machine finds no less.
         warned: the lines about which the exporter has warned.
     """
-    if not _can_pair(path, prepared):
+    # Values of the file can be told to be the model's if both compute the same each time, and in float32 or float64. A cast to
+    # float16 in the file that the model does not have is a fault like any other. One that it has is in its reference's epsilon.
+    model, is_precise = read_model(path), prepared.example.reference.eps <= torch.finfo(torch.float32).eps
+    if isinstance(model, Finding) or not is_precise or prepared.recipe.nondeterministic or is_converted(model):
         return list(findings), ""
     search = _Search(
         path=path,
         signature=signature,
         prepared=prepared,
-        errors=[each for each in findings if each.severity is Severity.ERROR and each.probe and _is_searched_for(each)],
+        errors=[
+            each
+            for each in findings
+            if each.severity is Severity.ERROR and each.probe and each.rule != "static-axis"
+            if EQUAL_AXES not in each.details and not is_of_other_runtime(each)
+        ],
         exporter=exporter,
         max_drift=max_drift,
         deadline=CLOCK.thread_time() + seconds,
@@ -129,13 +136,14 @@ def located(
         return of_input or (of_other if is_likely else ())
 
     places = search.places(proven)
-
-    merged = _passed_twice(prepared) if exporter == "dynamo" else ()
-
+    twice = _passed_twice(prepared) if exporter == "dynamo" else ()
     ones = _taken_for_one(prepared, {each.probe for each in search.errors}) if exporter == "dynamo" else []
 
     def with_remedy(finding: Finding) -> Finding:
-        remedy = _merged(merged) if merged and finding.rule == "baked-value" else _remedy(finding, exporter, prepared)
+        remedy = _remedy(finding, exporter, prepared)
+        if twice and finding.rule == "baked-value":
+            passed = listed(map(repr, twice))
+            remedy = f"The args pass one tensor as {passed}, which torch.export takes as one input: pass x.clone()."
         if not ones or finding.rule not in _ABOUT_SIZES:
             return dataclasses.replace(finding, remedy=remedy)
         first = _LARGER.format(listed(map(repr, ones)))
@@ -158,15 +166,16 @@ def located(
             return with_remedy(dataclasses.replace(finding, culprits=culprits))
         if finding.probe in search.failing and finding.output is None:
             return with_remedy(dataclasses.replace(finding, culprits=(search.failing[finding.probe],)))
-        differences = search.differences.get(finding.probe, {})
-        with_culprits = _with_culprits(finding, places.get(finding.probe, SourceSites()), differences, prepared.recipe)
+        frozen = search.differences.get(finding.probe, {})
+        sites = places.get(finding.probe, SourceSites())
+        culprits = tuple(
+            dataclasses.replace(with_recipe(each, prepared.recipe), frozen=frozen.get(each.source) if each.source else None)
+            for each in sites.culprits_of(finding.output)
+        )
+        with_culprits = dataclasses.replace(finding, culprits=culprits, steps=sites.steps)
         return with_remedy(with_culprits) if question is None else _with_question(with_culprits, question)
 
     return [with_places(each) for each in findings], "; ".join(search.problems)
-
-
-def _is_searched_for(error: Finding) -> bool:
-    return error.rule != "static-axis" and EQUAL_AXES not in error.details and not is_of_other_runtime(error)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +206,9 @@ class _Search:
             with self._noting("no line is replayed"):
                 of_probe = self._wrong_outputs(probe)
                 wrong = [value.name for value in self.signature.outputs if {value.name, None} & of_probe]
-                outputs = self._outputs_if_any(probe)
+                outputs: list[torch.Tensor] | None = None
+                with contextlib.suppress(Exception):  # ONNX Runtime raises classes of its own
+                    outputs = self._outputs(probe)
                 failing = self._failing_node(probe) if outputs is None else None
                 if failing is not None:
                     self.failing[probe.name] = failing
@@ -228,9 +239,9 @@ class _Search:
                     kept = tuple(each for each, of in zip(mixed, self.prepared.input_names, strict=True) if of not in names)
                     outputs = self._outputs(dataclasses.replace(probe, inputs=kept))
                     replay = self._replay(dataclasses.replace(probe, inputs=mixed), outputs)
-                    found = replay.causes([value.name for value in self.signature.outputs], warned)
-                    culprits |= dict.fromkeys(each for of_output in found.values() for each in of_output)
-                    if found:
+                    causes = replay.causes([value.name for value in self.signature.outputs], warned)
+                    culprits |= dict.fromkeys(each for of_output in causes.values() for each in of_output)
+                    if causes:
                         break
         return tuple(culprits)
 
@@ -261,12 +272,6 @@ class _Search:
     def _wrong_outputs(self, probe: Probe) -> set[str | None]:
         """The names of the outputs that are wrong on an input; ``None`` among them if the file fails as a whole."""
         return {each.output for each in self.errors if each.probe == probe.name}
-
-    def _outputs_if_any(self, probe: Probe) -> Sequence[torch.Tensor] | None:
-        try:
-            return self._outputs(probe)
-        except Exception:  # ONNX Runtime raises classes of its own
-            return None
 
     def _failing_node(self, probe: Probe) -> Culprit | None:
         """The node at which the file fails, with its line of the model; ``None`` if the file does not tell."""
@@ -365,39 +370,6 @@ class _Search:
         return bool(run.outputs) and not run.faults
 
 
-def _can_pair(path: Path, prepared: Prepared) -> bool:
-    """Whether values of the file can be told to be the model's: both compute the same each time, and in float32 or float64.
-
-    A cast to float16 in the file that the model does not have is a fault like any other. One that it has is in the epsilon of
-    its reference.
-    """
-    model = read_model(path)
-    is_precise = prepared.example.reference.eps <= torch.finfo(torch.float32).eps
-    return not isinstance(model, Finding) and is_precise and not prepared.recipe.nondeterministic and not is_converted(model)
-
-
-def _with_culprits(finding: Finding, places: SourceSites, differences: Mapping[SourceLine, Frozen], recipe: Recipe) -> Finding:
-    """The finding with its culprits and the nodes around them.
-
-    Args:
-        finding: the finding.
-        places: where the nodes go wrong.
-        differences: what lines get on the input that is not what they got on the example.
-        recipe: the recipe.
-    """
-    culprits = tuple(
-        dataclasses.replace(with_recipe(each, recipe), frozen=differences.get(each.source) if each.source else None)
-        for each in places.culprits_of(finding.output)
-    )
-    return dataclasses.replace(finding, culprits=culprits, steps=places.steps)
-
-
-def _is_in_layer(culprits: Sequence[Culprit], prepared: Prepared) -> bool:
-    """Whether the first culprit is a part of what one of torch's own layers computes."""
-    modules = dict(prepared.pristine.model.named_modules()) if culprits else {}
-    return bool(culprits) and type(modules.get(culprits[0].module)).__module__.startswith("torch.nn.modules.")
-
-
 def _passed_twice(prepared: Prepared) -> tuple[str, ...]:
     """The inputs that are one tensor in the recipe's args, the first such tensor's."""
     names: dict[int, list[str]] = {}
@@ -429,10 +401,6 @@ def _taken_for_one(prepared: Prepared, failing: Collection[str | None]) -> list[
     return ones if all(each.name in failing for each in tried) else []
 
 
-def _merged(names: Sequence[str]) -> str:
-    return f"The args pass one tensor as {listed(map(repr, names))}, which torch.export takes as one input: pass x.clone()."
-
-
 def _remedy(finding: Finding, exporter: str, prepared: Prepared) -> str:
     """The remedy that fits the first culprit, or that of the rule.
 
@@ -446,8 +414,10 @@ def _remedy(finding: Finding, exporter: str, prepared: Prepared) -> str:
         remedy = _ROUNDS if "range" in first.operators else _REMEDIES[first.frozen.kind]
         remedy += _ALSO[remedy].get(exporter, ".") if remedy in _ALSO else ""
         return remedy + (_SOME_SIZES if finding.rule == "baked-shape" else "")
-    if finding.rule == "baked-shape" and _is_in_layer(finding.culprits, prepared):
-        return _IN_LAYER + _SOME_SIZES
+    if finding.rule == "baked-shape" and finding.culprits:
+        layer = dict(prepared.pristine.model.named_modules()).get(finding.culprits[0].module)
+        if type(layer).__module__.startswith("torch.nn.modules."):  # the culprit is a part of what it computes
+            return _IN_LAYER + _SOME_SIZES
     if finding.rule == "baked-value" and any(each.nodes for each in finding.culprits):
         return _IN_NODE
     return finding.remedy

@@ -23,11 +23,13 @@ from onnx_ci.pipeline.model.live_model import (
     has_same_values,
     in_small_operators,
     input_tensors,
+    largest_value,
     tensor_leaves,
 )
 from onnx_ci.pipeline.model.places import CallPlaces
 from onnx_ci.pipeline.prepare.prepare import Prepared
-from onnx_ci.pipeline.reference.reference import largest_value, run_in_float64, unit_in_last_place
+from onnx_ci.pipeline.reference.float64 import run_in_float64
+from onnx_ci.pipeline.reference.reference import unit_in_last_place
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import SourceLine
 
@@ -218,8 +220,11 @@ class _Recorder(WrappingMode):
             for result in self._whole:
                 if result not in self._positions and result.shape == tensor.shape and _is_equal(result, tensor):
                     self._positions[result] = outputs[-1]
-            if _writes(func):
-                outputs += [self._add(each, inputs, noise=noise, operator=position) for each in self._views_of(tensor)]
+            if _writes(func):  # what other tensors in the same memory get, too
+                storage = tensor.untyped_storage()._cdata
+                others = [each for each in self._positions if each is not tensor]
+                views = [each for each in others if each.untyped_storage()._cdata == storage]
+                outputs += [self._add(each, inputs, noise=noise, operator=position) for each in views]
         module, source = self._place
         self.operators.append(
             TracedOperator(
@@ -232,12 +237,6 @@ class _Recorder(WrappingMode):
                 is_part=bool(self._whole) and self._positions.get(self._whole[0]) not in outputs,
             )
         )
-
-    def _views_of(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """The other recorded tensors in the same memory, which what is written into ``tensor`` changes, too."""
-        storage = tensor.untyped_storage()._cdata
-        others = [each for each in self._positions if each is not tensor]
-        return [each for each in others if each.untyped_storage()._cdata == storage]
 
     def _add(self, tensor: torch.Tensor, inputs: Sequence[int] = (), *, noise: float, operator: int | None) -> int:
         self._bytes += tensor.numel() * tensor.itemsize
@@ -270,10 +269,6 @@ def _writes(func: Any) -> bool:
     return any(each.alias_info is not None and each.alias_info.is_write for each in func._schema.arguments)
 
 
-def _is_random(func: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded in func.tags
-
-
 def _is_equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors have the same elements in the same order, except for rounding in float64."""
     if tensor.numel() != other.numel() or tensor.dtype != other.dtype:
@@ -285,18 +280,19 @@ def _is_equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _in_float32(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """What an operator computes on its operands rounded to float32; nothing if none of them is in float64."""
-    if _is_random(func) or not any(each.dtype == torch.float64 for each in tensor_leaves((args, kwargs))):
+    is_random = torch.Tag.nondeterministic_seeded in func.tags
+    if is_random or not any(each.dtype == torch.float64 for each in tensor_leaves((args, kwargs))):
         return []
     with _disable_current_modes():  # one of them keeps float64
-        rounded_args, rounded_kwargs = pytree.tree_map_only(torch.Tensor, _rounded, (args, kwargs))
+        rounded_args, rounded_kwargs = pytree.tree_map_only(
+            torch.Tensor,
+            lambda each: each.to(torch.float32, copy=True) if each.dtype == torch.float64 else each.clone(),
+            (args, kwargs),
+        )
         try:
             return tensor_leaves(func(*rounded_args, **rounded_kwargs))
         except Exception:  # an operator can refuse float32 beside other types
             return []
-
-
-def _rounded(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to(torch.float32, copy=True) if tensor.dtype == torch.float64 else tensor.clone()
 
 
 def _noise(rounded: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> list[float]:

@@ -23,7 +23,7 @@ _AFTER = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Understood:
+class CorrectedFile:
     """A file whose faults are known, and what its nodes compute once each fault is corrected."""
 
     runner: NodeRunner
@@ -36,7 +36,7 @@ class Understood:
     """The positions of the nodes at fault, each with the line that they should compute."""
 
 
-def steps_around(file: Understood, deadline: float) -> tuple[NodeStep, ...]:
+def steps_around(file: CorrectedFile, deadline: float) -> tuple[NodeStep, ...]:
     """The nodes shortly before the faults, those at fault, and how the error grows behind them, in the order of the file."""
     if not file.faulty:
         return ()
@@ -47,7 +47,7 @@ def steps_around(file: Understood, deadline: float) -> tuple[NodeStep, ...]:
     return tuple(_step(file, file.runner.nodes[position], wrong_values) for position in shown)
 
 
-def _values_behind_faults(file: Understood, deadline: float) -> dict[str, torch.Tensor | None]:
+def _values_behind_faults(file: CorrectedFile, deadline: float) -> dict[str, torch.Tensor | None]:
     """What the nodes from the first fault on compute if no fault is corrected; ``None`` where one cannot run."""
     computed: dict[str, torch.Tensor | None] = {}
     for node in file.runner.nodes[min(file.faulty) :]:
@@ -64,7 +64,7 @@ def _values_behind_faults(file: Understood, deadline: float) -> dict[str, torch.
     return computed
 
 
-def _before(file: Understood, nodes: Iterable[FileNode]) -> list[int]:
+def _before(file: CorrectedFile, nodes: Iterable[FileNode]) -> list[int]:
     """The nodes whose results reach ``nodes`` and are right, the nearest first."""
     level, before = list(nodes), dict[int, FileNode]()
     for _ in range(_BEFORE):
@@ -74,7 +74,7 @@ def _before(file: Understood, nodes: Iterable[FileNode]) -> list[int]:
     return [*before][:_MOST_BEFORE]
 
 
-def _after(file: Understood, wrong_values: Mapping[str, object]) -> list[int]:
+def _after(file: CorrectedFile, wrong_values: Mapping[str, object]) -> list[int]:
     """The next nodes that the fault reaches, and those that compute outputs."""
     reached = [
         node.position
@@ -85,7 +85,7 @@ def _after(file: Understood, wrong_values: Mapping[str, object]) -> list[int]:
     return [*dict.fromkeys([*reached[:_AFTER], *ends[:_AFTER]])]
 
 
-def _step(file: Understood, node: FileNode, wrong_values: Mapping[str, torch.Tensor | None]) -> NodeStep:
+def _step(file: CorrectedFile, node: FileNode, wrong_values: Mapping[str, torch.Tensor | None]) -> NodeStep:
     name = node.outputs[0] if node.outputs else ""
     computed = wrong_values[name] if name in wrong_values else file.values.get(name)
     position = file.pairs.get(name)

@@ -6,6 +6,7 @@ That is so for a file that is not valid or does not load, and for a fault smalle
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 from onnx_ci.opsets import OF_TORCH
@@ -14,8 +15,7 @@ from onnx_ci.pipeline.locate.culprits import with_recipe
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.reduce.program import Program
 from onnx_ci.pipeline.reduce.script import ExportCall
-from onnx_ci.pipeline.reduce.search import failing_part
-from onnx_ci.pipeline.reduce.smaller import with_fewest_calls
+from onnx_ci.pipeline.reduce.search import called_programs, failing_part, parts_anywhere, shrunk, with_fewer_calls
 from onnx_ci.pipeline.reduce.trial import FAILURES, Failure, fails_like
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.results.records import Cell, Culprit, Finding, Severity
@@ -61,8 +61,9 @@ def located_by_parts(findings: Sequence[Finding], prepared: Prepared, cell: Cell
 def _failing_part(finding: Finding, prepared: Prepared, cell: Cell, deadline: float) -> Program | None:
     with scratch_folder() as scratch:
         fails = fails_like(finding, ExportCall(exporter=cell.exporter, opset=cell.opset), scratch / "part.onnx")
-        part = failing_part(prepared, finding, (), fails, deadline)
-        return part and with_fewest_calls(part, fails, deadline)
+        parts = itertools.chain.from_iterable(map(parts_anywhere, called_programs(prepared, finding)))
+        part = failing_part(parts, fails, deadline)
+        return part and shrunk(part, with_fewer_calls, fails, deadline)
 
 
 def _kind(finding: Finding) -> tuple[Failure, str | None]:

@@ -108,7 +108,10 @@ def _children(value: Any) -> list[tuple[str | int, Any]] | None:
         return [(_key(key), child) for key, child in value.items()]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-    return _cache_layers(value) or _caches_in(value) or None
+    if layers := _cache_layers(value):
+        return layers
+    members = getattr(value, "__dict__", {}).items()  # it may consist of caches, such as those of an encoder and a decoder
+    return [(name.removesuffix("_cache"), member) for name, member in members if _cache_layers(member)] or None
 
 
 def _registered_children(value: Any) -> tuple[list[tuple[str | int, Any]], bool]:
@@ -167,9 +170,3 @@ def _cache_layers(value: Any) -> list[tuple[str | int, Any]]:
         (index, {_OF_LAYER.get(name, name): member for name, member in state.items() if tensors_in(member)})
         for index, state in enumerate(states)
     ]
-
-
-def _caches_in(value: Any) -> list[tuple[str | int, Any]]:
-    """The caches that an object consists of, such as those of an encoder and decoder; empty for any other object."""
-    members = getattr(value, "__dict__", {})
-    return [(name.removesuffix("_cache"), member) for name, member in members.items() if _cache_layers(member)]

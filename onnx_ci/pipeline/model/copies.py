@@ -21,7 +21,6 @@ from onnx_ci.pipeline.model.module import (
     shared_memory,
     shares_weights,
     to_cpu,
-    to_float64,
     weights_of,
 )
 
@@ -126,22 +125,19 @@ class Copies:
         converting the model raises.
         """
         if self._in_float64 is None or not self._shares:
-            self._in_float64 = self._converted()
+            on_use = Float64OnUse()
+            placeholders = on_use.placeholders(weights_of(self.pristine.model)) if self._converts_on_use else {}
+            copied = copied_call(self.pristine, placeholders=placeholders) if placeholders else None
+            self._converts_on_use = copied is not None
+            fresh = copied or self.fresh()
+            converted = Call(model=to_cpu(fresh.model).double(), args=fresh.args, kwargs=fresh.kwargs)
+            self._in_float64 = converted, contextlib.nullcontext() if copied is None else on_use
         call, conversion = self._in_float64
         call = _with_each_tensor(
             _with_copied_inputs(call, inputs), lambda t: t.cpu().double() if t.is_floating_point() else t.cpu()
         )
         with conversion:
             yield call
-
-    def _converted(self) -> tuple[Call, AbstractContextManager[object]]:
-        on_use = Float64OnUse()
-        placeholders = on_use.placeholders(weights_of(self.pristine.model)) if self._converts_on_use else {}
-        copied = copied_call(self.pristine, placeholders=placeholders) if placeholders else None
-        self._converts_on_use = copied is not None
-        fresh = copied or self.fresh()
-        call = Call(model=to_float64(to_cpu(fresh.model)), args=fresh.args, kwargs=fresh.kwargs)
-        return call, on_use if self._converts_on_use else contextlib.nullcontext()
 
     def convert_at_once(self) -> bool:
         """From now on, convert all weights in :meth:`in_float64`, for a model that cannot run otherwise.
@@ -154,12 +150,10 @@ class Copies:
 
 
 def _with_copied_inputs(call: Call, inputs: Sequence[torch.Tensor] | None) -> Call:
-    """``call`` with copies of ``inputs``, or of its own."""
     return with_own_inputs(call) if inputs is None else with_inputs(call, inputs)
 
 
 def _with_each_tensor(call: Call, function: Callable[[torch.Tensor], torch.Tensor]) -> Call:
-    """``call`` with the results of ``function`` for the tensors among its arguments."""
     args, kwargs = pytree.tree_map_only(torch.Tensor, function, (call.args, call.kwargs))
     return Call(model=call.model, args=args, kwargs=kwargs)
 

@@ -56,7 +56,9 @@ class Float64OnUse(WrappingMode):  # type: ignore[no-untyped-call]
         placeholders: dict[int, torch.Tensor] = {}
         for weight in weights:
             is_parameter = type(weight) is torch.nn.Parameter
-            if (is_parameter or type(weight) is torch.Tensor) and _is_large_and_plain(weight):
+            is_plain = is_parameter or type(weight) is torch.Tensor
+            is_plain = is_plain and weight.layout is torch.strided and weight.device.type == "cpu" and weight.is_contiguous()
+            if is_plain and weight.dtype in _CONVERTED and weight.dim() > 1 and weight.nbytes >= LEAST:
                 placeholder = torch.full((), torch.nan, dtype=torch.float64).as_strided(weight.shape, (0,) * weight.dim())
                 self._weights[placeholder.untyped_storage()] = weight.detach()
                 if is_parameter:
@@ -94,8 +96,3 @@ class Float64OnUse(WrappingMode):  # type: ignore[no-untyped-call]
             return tensor
         with torch.inference_mode(False):  # an operator on a placeholder cannot take a tensor that was made in inference mode
             return weight.double()
-
-
-def _is_large_and_plain(weight: torch.Tensor) -> bool:
-    is_plain = weight.layout is torch.strided and weight.device.type == "cpu" and weight.is_contiguous()
-    return is_plain and weight.dtype in _CONVERTED and weight.dim() > 1 and weight.nbytes >= LEAST

@@ -8,7 +8,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -155,9 +155,9 @@ class _Change:
             _Change(self.state, self.after, self.before).undo()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Changes:
-    """The global state that a block has changed."""
+    """The global state that a block has changed; set when the block ends."""
 
     descriptions: tuple[str, ...] = ()
     has_imported: bool = False
@@ -190,19 +190,12 @@ class Changes:
         return replace(self, descriptions=tuple(change.describe(parts) for change, parts in again if parts))
 
 
-@dataclass
-class Watched:
-    """The global state that a block has changed; set when the block ends."""
-
-    changes: Changes = field(default_factory=Changes)
-
-
 @contextlib.contextmanager
-def watched() -> Iterator[Watched]:
+def watched() -> Iterator[Changes]:
     """Record which global state the block changes. Seeds are left out: every recipe runs under its own."""
     before, modules = [state.read() for state in _STATES], set(sys.modules)
     device = torch.get_default_device()
-    result = Watched()
+    result = Changes()
     try:
         yield result
     finally:
@@ -210,8 +203,6 @@ def watched() -> Iterator[Watched]:
         if torch.get_default_device().type == "meta":  # tensors on it have no values, so that nothing could be computed
             torch.set_default_device(device)
         changes = [_Change(*each) for each in zip(_STATES, before, now, strict=True) if each[1] != each[2]]
-        result.changes = Changes(
-            descriptions=tuple(each.describe(each.parts) for each in changes),
-            has_imported=not sys.modules.keys() <= modules,
-            _changes=tuple(changes),
-        )
+        result.descriptions = tuple(each.describe(each.parts) for each in changes)
+        result.has_imported = not sys.modules.keys() <= modules
+        result._changes = tuple(changes)

@@ -3,48 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-import dataclasses
 import inspect
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree  # where classes are registered for torch.export; it has no public name
 from torch.utils._python_dispatch import TorchDispatchMode  # has no public name
 
-from onnx_ci.collection.keywords import RecipeKeywords, fields_of
-from onnx_ci.collection.recipe import Recipe
-from onnx_ci.errors import OnnxCiError, describe_exception
+from onnx_ci.errors import describe_exception
 from onnx_ci.pipeline.model import devices
-from onnx_ci.pipeline.model.containers import containers_in, name_of, named_leaves, tensors_in
-from onnx_ci.pipeline.model.global_state import Changes, watched
-from onnx_ci.pipeline.model.loaded_weights import watch_loading
+from onnx_ci.pipeline.model.containers import name_of, named_leaves, tensors_in
+from onnx_ci.pipeline.model.global_state import Changes
 from onnx_ci.pipeline.model.module import (
-    as_model,
-    has_closures,
-    is_exportable,
-    own_example,
-    own_keywords,
-    plain_weights_of,
-    set_training,
     signature_of,
-    to_device,
     unlike_others,
-    unlisted,
     weights_of,
 )
-from onnx_ci.pipeline.model.recipe_remedies import remedy_of
 from onnx_ci.processes.signals import no_forks_leave
 from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import finding
-from onnx_ci.text import listed
 
 Outputs = tuple[torch.Tensor, ...]
 """A model's outputs: the tensors among them, flattened, on the CPU."""
@@ -194,183 +177,10 @@ def recipe_error(message: str, remedy: str | None = None) -> PrepareError:
     return PrepareError(finding("recipe-error", message, remedy=remedy))
 
 
-def build(recipe: Recipe, weights: str | None) -> Call:
-    """Call the recipe's function under its seed and check what it returns.
-
-    Raises:
-        PrepareError: it raises, or does not return a model with matching arguments.
-    """
-    call = _with_mode(_checked(recipe, _result_of(recipe, weights)), recipe.training)
-    for container in containers_in(bound_arguments(call)):
-        if container.has_tensors and not container.is_registered:
-            name, kind = name_of(container.path), container.kind.__name__
-            raise recipe_error(
-                f"the argument {name} is of the class {kind}, whose tensors PyTorch cannot replace",
-                "Let the model take tensors: onnx_ci.adapt(model, inputs=FUNCTION), where FUNCTION makes the "
-                f"{kind} from them; or register the class as a pytree.",
-            )
-    for path, leaf in named_leaves(bound_arguments(call)):
-        if isinstance(leaf, torch.Tensor) and (reason := unlike_others(leaf)):
-            raise recipe_error(
-                f"the argument {name_of(path)} {reason}, so no input of a file can be compared with it",
-                "Let the model take a plain tensor and make the other one of it: onnx_ci.adapt(model, inputs=FUNCTION).",
-            )
-    if any(is_lazy(parameter) for parameter in call.model.parameters()):
-        run_tree(with_own_inputs(call), seed=recipe.seed)  # a lazy module initializes its weights in its first run
-    return _outside_inference_mode(call)
-
-
-def _with_mode(call: Call, is_training: bool) -> Call:
-    """``call`` in training or inference mode, with a remark about what has a mode of its own."""
-    fixed = set_training(call.model, is_training)
-    if not fixed:
-        return call
-    names = listed(repr(name) if name else "the model" for name in fixed)
-    mode = "training" if is_training else "inference"
-    remark = f"train() fails for {names}, which may not be in {mode} mode: it computes as the recipe leaves it"
-    return dataclasses.replace(call, remarks=(*call.remarks, remark))
-
-
-def _outside_inference_mode(call: Call) -> Call:
-    """``call``, or a copy whose tensors can be changed: those that are made in inference mode can be changed only there."""
-    if not any(tensor.is_inference() for tensor in (*plain_weights_of(call.model), *input_tensors(call))):
-        return call
-    if not has_closures(call.model):
-        with contextlib.suppress(Exception):  # copying a model can raise anything
-            return copy.deepcopy(call)
-    message = "the model has weights of torch.inference_mode, which cannot be changed outside of it, and cannot be copied"
-    raise recipe_error(message, "Build the model outside of torch.inference_mode.")
-
-
-def _result_of(recipe: Recipe, weights: str | None) -> Any:
-    options = {"weights": weights} if recipe.takes_weights else {}
-    try:
-        with no_forks_leave(), seeded(recipe.seed):
-            result = recipe(**options)
-            return own_example(result) if is_exportable(result) else result
-    except OnnxCiError as error:
-        raise recipe_error(str(error), "Fix what the message names; the model was not built.") from None
-    except (KeyboardInterrupt, GeneratorExit):
-        raise
-    except BaseException as error:  # whatever a recipe raises is reported, SystemExit included
-        if devices.ran_out_of_memory(error):
-            raise
-        if type(error).__name__ in ("Skipped", "SkipTest"):
-            raise SkippedByRecipeError(str(error) or "the recipe skips itself") from None
-        raise recipe_error(f"the recipe raised {describe_exception(error)}", remedy_of(error)) from None
-
-
-def _checked(recipe: Recipe, result: Any) -> Call:
-    """The call that a recipe's function returned."""
-    remedy = f"Return (model, args) or (model, args, kwargs) from {recipe.name}, or a torch.onnx.ExportableModule."
-    if not isinstance(result, tuple) or len(result) not in (2, 3):
-        what = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
-        raise recipe_error(f"the recipe returned {what} instead of (model, args) or (model, args, kwargs)", remedy)
-    returned, args, kwargs = result if len(result) == 3 else (*result, {})
-    if (as_module := as_model(returned)) is None:
-        what = (
-            f"the class {returned.__name__}; create an instance of it"
-            if isinstance(returned, type)
-            else type(returned).__name__
-        )
-        raise recipe_error(f"the recipe's model is not a torch.nn.Module but {what}", remedy)
-    model, remarks = as_module
-    if (error := unlisted(model)) is not None:
-        raise recipe_error(
-            f"{type(model).__name__} cannot list its modules and weights: {describe_exception(error)}",
-            _NESTED
-            if isinstance(error, RecursionError)
-            else "Exporters need named_modules, named_parameters and named_buffers.",
-        )
-    if isinstance(args, torch.Tensor):
-        args = (args,)
-    if not isinstance(args, tuple):
-        raise recipe_error(f"the recipe's args are a {type(args).__name__}, not a tuple", remedy)
-    if not isinstance(kwargs, dict) or not all(isinstance(key, str) for key in kwargs):
-        raise recipe_error("the recipe's kwargs are not a dict with names as keys", remedy)
-    signature = signature_of(model)
-    if signature is None:
-        return Call(model=model, args=args, kwargs=kwargs, remarks=tuple(remarks))
-    if args and not kwargs and _are_keywords(args[-1], list(signature.parameters)[len(args) - 1 :]):
-        args, kwargs = args[:-1], args[-1]
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise recipe_error(
-            f"the recipe's args do not match {type(model).__name__}.forward{signature}: {error}",
-            "Return the arguments of forward as a tuple: (model, (x,)), with nested tuples as forward takes them; and those by "
-            "name as a third item: (model, (x,), {'mask': mask}).",
-        ) from None
-    in_order = {name: kwargs[name] for name in signature.parameters if name in kwargs}
-    return Call(model=model, args=args, kwargs=in_order | kwargs, remarks=tuple(remarks))
-
-
-def _are_keywords(last: Any, free: Sequence[str]) -> bool:
-    """Whether the last of the args is a dict of keyword arguments, as torch.onnx.export takes them there.
-
-    Args:
-        last: the last of the args.
-        free: the parameters of forward that the args before it leave.
-    """
-    return isinstance(last, dict) and all(key in free for key in last)
-
-
-_NESTED = (
-    "Its modules are nested more deeply than Python's calls may be: raise the limit with sys.setrecursionlimit in the recipe."
-)
-
-
-def completed(recipe: Recipe, call: Call) -> Recipe:
-    """The recipe, with the names and the dynamic axes that the model itself declares where the recipe declares none.
-
-    Such a model is an ``ExportableModule`` or an ``ExportedProgram``.
-
-    Raises:
-        PrepareError: the model raises, or what it declares cannot be used.
-    """
-    try:
-        declared = dict(own_keywords(call.model))
-        if recipe.dynamic_axes or recipe.dynamic_shapes is not None:
-            declared.pop("dynamic_shapes", None)
-        fields = fields_of(cast("RecipeKeywords", declared))
-    except Exception as error:  # the methods of a model can raise anything
-        raise recipe_error(f"what {type(call.model).__name__} declares cannot be used: {describe_exception(error)}") from None
-    return dataclasses.replace(recipe, **{name: fields[name] for name in declared if not getattr(recipe, name)})
-
-
-def with_names(recipe: Recipe, call: Call) -> Recipe:
-    """The recipe; if it declares dynamic axes and no names of inputs, with those that they have in the model."""
-    if recipe.input_names or (recipe.dynamic_shapes is None and not recipe.dynamic_axes):
-        return recipe
-    return dataclasses.replace(recipe, input_names=tuple(filter(None, names_in_model(call))))
-
-
 def names_in_model(call: Call) -> list[str | None]:
     """What the model calls its inputs: the parameters of forward, or keys and fields within them."""
     paths = [path for path, leaf in named_leaves(bound_arguments(call)) if isinstance(leaf, torch.Tensor)]
     return [name_of(path) for path in paths]
-
-
-def move(call: Call, device: str) -> Call:
-    """``call`` with its model and tensors moved to ``device``."""
-    if device == "cpu" and not _is_elsewhere(call):
-        return call
-    place = torch.device("cpu") if device == "cpu" else devices.gpus.place(device)
-    args, kwargs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(place), (call.args, call.kwargs))
-    return dataclasses.replace(call, model=to_device(call.model, place), args=args, kwargs=kwargs)
-
-
-def _is_elsewhere(call: Call) -> bool:
-    """Whether the recipe has put tensors on a GPU or another accelerator."""
-    tensors = [*weights_of(call.model), *tensor_leaves((call.args, call.kwargs))]
-    return any(tensor.device.type not in ("cpu", "meta") for tensor in tensors)
-
-
-def build_on(recipe: Recipe, device: str, weights: str | None) -> Call:
-    """The recipe's model and arguments on ``device``. Raises as :func:`build` does."""
-    with watched() as state, watch_loading() as loaded_with:
-        call = move(build(recipe, weights), device)
-    return dataclasses.replace(call, global_changes=state.changes, loaded_with=tuple(sorted(loaded_with)))
 
 
 def arguments_of(call: Call) -> list[Any]:
@@ -398,14 +208,10 @@ def default_values(call: Call) -> dict[str, float | torch.Tensor]:
 def wrapper_without_constants(call: Call) -> str | None:
     """``onnx_ci.adapt(model, inputs=['x'], fixed={'k': 2})``, if some arguments of the call are not tensors."""
     arguments = bound_arguments(call)
-    fixed = {name: value for name, value in arguments.items() if _can_be_written(value)}
+    kinds = (bool, int, float, str, torch.dtype, torch.Size)  # those whose repr is their code
+    leaves = {name: pytree.tree_leaves(value) for name, value in arguments.items()}
+    fixed = {name: arguments[name] for name, each in leaves.items() if each and all(isinstance(leaf, kinds) for leaf in each)}
     return _wrapper([name for name in arguments if name not in fixed and arguments[name] is not None], fixed) if fixed else None
-
-
-def _can_be_written(value: Any) -> bool:
-    """Whether a value consists of constants whose ``repr`` is their code."""
-    leaves = pytree.tree_leaves(value)
-    return bool(leaves) and all(isinstance(leaf, (bool, int, float, str, torch.dtype, torch.Size)) for leaf in leaves)
 
 
 def wrapper_by_position(call: Call) -> str | None:
@@ -539,3 +345,14 @@ def differences(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     a, b = first.flatten().double(), second.flatten().double()
     is_same = (a == b) | (a.isnan() & b.isnan())
     return torch.where(is_same, 0.0, (a - b).abs()).nan_to_num(nan=torch.inf, posinf=torch.inf)
+
+
+def largest_value(tensor: torch.Tensor) -> float:
+    """The largest finite absolute value; 0 if there is none."""
+    finite = tensor.double()[is_finite(tensor)].abs()  # torch 2.9 has no index for 8-bit floats
+    return finite.max().item() if finite.numel() else 0.0
+
+
+def same_shapes(first: Outputs, second: Outputs) -> bool:
+    """Whether two runs return as many outputs, of the same shapes."""
+    return [tensor.shape for tensor in first] == [tensor.shape for tensor in second]

@@ -12,8 +12,7 @@ kind of object that answers in another way gets a branch in them:
 - its own example, names and dynamic axes, if it has any: :func:`own_example`, :func:`own_keywords`;
 - its mode: :func:`set_training`, :func:`keep_modes`. Where ``train`` fails, only the attribute ``training`` is set, and a note
   says so;
-- its device and its data type: :func:`to_device`, :func:`to_float64`. The noise of a model that cannot run in float64 is
-  estimated by perturbation, and a note says so;
+- its device: :func:`to_device`;
 - whether a copy is independent of it, and which memory the copy shares with it: :func:`has_closures`, :func:`shares_weights`,
   :func:`shared_memory`. A model that cannot be copied is built again;
 - whether it calls hooks on its modules: :func:`calls_hooks`. Without them, observability is not measured.
@@ -151,7 +150,10 @@ class FunctionModel(torch.nn.Module):
         super().__init__()
         self.function = function
         self.bound = Values((args, keywords))
-        around = [] if not isinstance(function, FunctionType) else [*_variables_around(function).values()]
+        around: list[Any] = []
+        if isinstance(function, FunctionType):
+            with contextlib.suppress(ValueError):  # a variable of an outer function has no value yet
+                around = [*inspect.getclosurevars(function).nonlocals.values()]
         owned = [value for owner in args for value in getattr(owner, "__dict__", {}).values()]
         owners = (value.__self__ if isinstance(value, MethodType) else value for value in (*around, *owned))
         self.around = torch.nn.ModuleList(value for value in owners if isinstance(value, torch.nn.Module))
@@ -194,8 +196,6 @@ def with_parameters(kind: type[Kind], parameters: Sequence[inspect.Parameter], n
     """A class whose forward has these parameters: its signature tells them to exporters, and to our checks of names.
 
     Args:
-        kind: the class that it is derived from.
-        parameters: the parameters.
         name: what messages call it; by default like the class that it is derived from.
     """
 
@@ -229,14 +229,6 @@ def _parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
         return [*inspect.signature(function).parameters.values()]
     except (TypeError, ValueError):
         return [inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL)]
-
-
-def _variables_around(function: FunctionType) -> dict[str, Any]:
-    """The variables of outer functions that a function uses."""
-    try:
-        return {**inspect.getclosurevars(function).nonlocals}
-    except ValueError:  # one of them has no value yet
-        return {}
 
 
 # --- what it consists of ----------------------------------------------------------------------------------------------
@@ -429,11 +421,6 @@ def to_device(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
 def to_cpu(model: torch.nn.Module) -> torch.nn.Module:
     """The model with its weights on the CPU; it may be the same object."""
     return to_device(model, torch.device("cpu")) if isinstance(model, ProgramModel) else model.cpu()
-
-
-def to_float64(model: torch.nn.Module) -> torch.nn.Module:
-    """The model with its floating weights in float64; it may be the same object."""
-    return model.double()
 
 
 # --- copies -----------------------------------------------------------------------------------------------------------

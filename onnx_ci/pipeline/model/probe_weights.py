@@ -77,20 +77,16 @@ def _draw_weights(model: nn.Module) -> None:
     drawn: set[int] = set()
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):  # the base of all of them has no public name
-            _draw_statistics(module, generator)
+            if module.running_mean is not None:
+                module.running_mean.copy_(_normal(module.running_mean, generator) * 0.3)
+            if module.running_var is not None:
+                module.running_var.copy_(_uniform(module.running_var, generator) * 1.5 + 0.5)
         for parameter in module.parameters(recurse=False):
             if id(parameter) in drawn or unlike_others(parameter) is not None:
                 continue
             if parameter.is_floating_point() and parameter.numel():
                 drawn.add(id(parameter))
                 _draw(parameter, generator)
-
-
-def _draw_statistics(module: nn.modules.batchnorm._BatchNorm, generator: torch.Generator) -> None:
-    if module.running_mean is not None:
-        module.running_mean.copy_(_normal(module.running_mean, generator) * 0.3)
-    if module.running_var is not None:
-        module.running_var.copy_(_uniform(module.running_var, generator) * 1.5 + 0.5)
 
 
 def _draw(parameter: nn.Parameter, generator: torch.Generator) -> None:

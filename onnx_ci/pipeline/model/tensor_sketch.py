@@ -29,12 +29,14 @@ def sketch(tensors: Iterable[torch.Tensor]) -> TensorSketch:
     norms, values = _rows(tensors)
     if not bool(torch.isfinite(norms).all()):  # masks contain infinities
         norms, values = _rows(tensors, is_finite=False)
+    positions = torch.arange(len(values), dtype=torch.float64) + 1
+    factors = torch.stack([2 * (positions * math.sqrt(prime) % 1) - 1 for prime in _DIRECTIONS])
     return TensorSketch(
         tensors=len(tensors),
         values=sum(tensor.numel() for tensor in tensors),
         layout=layout.hexdigest()[:8],
         norm=_rounded(math.sqrt(float((norms**2).sum()))),
-        projections=tuple(map(_rounded, (_factors(len(values)) @ values).tolist())),
+        projections=tuple(map(_rounded, (factors @ values).tolist())),
     )
 
 
@@ -42,7 +44,9 @@ def _rows(tensors: Iterable[torch.Tensor], *, is_finite: bool = True) -> tuple[t
     """The norm of each row, and its projection onto a fixed direction. The last row of a tensor can be shorter."""
     norms, values = [torch.zeros(0, dtype=torch.float64)], [torch.zeros(0, dtype=torch.float64)]
     for tensor in tensors:
-        flat = _numbers(tensor)
+        flat = tensor.cpu()
+        flat = torch.view_as_real(flat.resolve_conj()) if flat.is_complex() else flat
+        flat = (flat if flat.dtype in (torch.float32, torch.float64) else flat.to(torch.float32)).flatten()
         whole = len(flat) // _WIDTH * _WIDTH
         for part in (flat[:whole].view(-1, _WIDTH), flat[whole:].view(1, -1)):
             if part.numel():
@@ -52,26 +56,12 @@ def _rows(tensors: Iterable[torch.Tensor], *, is_finite: bool = True) -> tuple[t
     return torch.cat(norms), torch.cat(values)
 
 
-def _numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """The values as a flat floating-point tensor on the CPU."""
-    flat = tensor.cpu()
-    flat = torch.view_as_real(flat.resolve_conj()) if flat.is_complex() else flat
-    return (flat if flat.dtype in (torch.float32, torch.float64) else flat.to(torch.float32)).flatten()
-
-
 # The fractional parts of multiples of an irrational number are evenly spread and never repeat, on every machine.
 
 
 @functools.cache
 def _pattern(dtype: torch.dtype) -> torch.Tensor:
-    """The factors of the values in a row, from -1 to 1."""
     return (2 * ((torch.arange(_WIDTH, dtype=torch.float64) + 1) * math.sqrt(2) % 1) - 1).to(dtype)
-
-
-def _factors(count: int) -> torch.Tensor:
-    """The factors of so many rows, for each direction."""
-    positions = torch.arange(count, dtype=torch.float64) + 1
-    return torch.stack([2 * (positions * math.sqrt(prime) % 1) - 1 for prime in _DIRECTIONS])
 
 
 def _rounded(value: float) -> float:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import inspect
 import traceback
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import onnx
 
@@ -17,8 +15,7 @@ from onnx_ci.errors import describe_exception, disk_error
 from onnx_ci.onnx_model.files import NotAModelError, copy, write_returned
 from onnx_ci.pipeline.export.exporter import Artifact
 from onnx_ci.pipeline.model.devices import ran_out_of_memory
-from onnx_ci.pipeline.post_export.packages import MissingPackageError
-from onnx_ci.pipeline.post_export.quantization import CalibrationError, Feeds
+from onnx_ci.pipeline.post_export.passes import CannotApplyError, Feeds
 from onnx_ci.processes.capture import captured
 from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import finding
@@ -67,18 +64,14 @@ def _finding_of(error: BaseException, stage: PostExportStage, paths: tuple[Path,
     if full := disk_error(error):
         return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}; {stage.name} was writing its file")
     message, remedy = f"{stage.name} raised {describe_exception(error)}", None
-    if isinstance(error, MissingPackageError):
-        message, remedy = f"{stage.name} needs {error.package}, which is not installed", error.remedy
-    elif isinstance(error, CalibrationError):
-        message, remedy = f"{stage.name} cannot be calibrated: {error}", error.remedy
+    if isinstance(error, CannotApplyError):
+        message, remedy = f"{stage.name} {error}", error.remedy
     elif isinstance(error, NotAModelError):
-        message, remedy = f"{stage.name} {error}", _RETURN
+        message = f"{stage.name} {error}"
+        remedy = "Return the model that the stage made, as a ModelProto or as the path of a file."
     for path in paths:  # they differ in each run
         message = message.replace(str(path), "the file")
     return finding("stage-error", message, remedy=remedy, introduced_by=stage.name)
-
-
-_RETURN = "Return the model that the stage made, as a ModelProto or as the path of a file."
 
 
 # --- functions --------------------------------------------------------------------------------------------------------
@@ -86,7 +79,11 @@ _RETURN = "Return the model that the stage made, as a ModelProto or as the path 
 
 def _transform(stage: PostExportStage, before: Path, path: Path, feeds: Feeds) -> None:
     """Call the function of a stage in the way that its parameters ask for, and write what it returns to ``path``."""
-    function, parameters = stage.transform, _parameters(stage.transform)
+    function = stage.transform
+    try:
+        parameters = [*inspect.signature(function).parameters.values()]
+    except (TypeError, ValueError):  # a function of C may have no signature
+        parameters = []
     offered = {"feeds": feeds, "keep_io_types": stage.keep_io_types}
     # One with a default, or bound by functools.partial, has what its author wants.
     names = {parameter.name for parameter in parameters if parameter.default is parameter.empty}
@@ -102,13 +99,6 @@ def _transform(stage: PostExportStage, before: Path, path: Path, feeds: Feeds) -
     else:
         returned = function(onnx.load(before), **keywords)
     write_returned(returned, path)
-
-
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    try:
-        return [*inspect.signature(function).parameters.values()]
-    except (TypeError, ValueError):  # a function of C may have no signature
-        return []
 
 
 def _is_path(parameter: inspect.Parameter) -> bool:

@@ -26,7 +26,7 @@ from onnx_ci.pipeline.model.module import plain_weights_of, replace_weight, weig
 aten = torch.ops.aten
 
 Within = Callable[[Call], AbstractContextManager[object]]
-"""Returns the context in which a call runs: for :func:`~onnx_ci.pipeline.reference.reference.run_in_float64`."""
+"""Returns the context in which a call runs: for :func:`~onnx_ci.pipeline.reference.float64.run_in_float64`."""
 
 _LEAST = 1e-7
 """convert_float_to_float16 replaces smaller positive constants by this one: the epsilon of a norm would become 0."""
@@ -97,13 +97,11 @@ class _Float16(_Rounding):  # type: ignore[no-untyped-call]
         self._dice = dice
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        nonzero_args, nonzero_kwargs = pytree.tree_map_only(float, _not_too_small, (args, kwargs))
+        nonzero_args, nonzero_kwargs = pytree.tree_map_only(
+            float, lambda each: math.copysign(_LEAST, each) if 0 < abs(each) < _LEAST else each, (args, kwargs)
+        )
         outputs = func(*nonzero_args, **nonzero_kwargs)
         return _replaced(func, outputs, lambda tensor: round_to_float16(tensor, self._dice))
-
-
-def _not_too_small(number: float) -> float:
-    return math.copysign(_LEAST, number) if 0 < abs(number) < _LEAST else number
 
 
 def float16(seed: int | None) -> Within:
@@ -112,16 +110,12 @@ def float16(seed: int | None) -> Within:
     def within(call: Call) -> AbstractContextManager[object]:
         dice = StochasticRounding(seed)
         with torch.no_grad():
-            for tensor in (*plain_weights_of(call.model), *_tensors(call)):
+            for tensor in (*plain_weights_of(call.model), *tensor_leaves((call.args, call.kwargs))):
                 if has_noise(tensor) and tensor.numel():
                     replace_weight(tensor, round_to_float16(tensor.data, dice))
         return _Float16(dice)
 
     return within
-
-
-def _tensors(call: Call) -> list[torch.Tensor]:
-    return tensor_leaves((call.args, call.kwargs))
 
 
 # --- int8 -------------------------------------------------------------------------------------------------------------
@@ -337,7 +331,7 @@ class _Int8(_Numbered):  # type: ignore[no-untyped-call]
         outputs = func(*rounded, **kwargs)
         self.note_constants((args, kwargs), outputs)
         if is_quantized and self._calibrated is not None and self.number not in self._observations.merged:
-            rounded_outputs = _replaced(func, outputs, self._output)
+            rounded_outputs = _replaced(func, outputs, lambda each: self._fake(each, *self._range("out 0", each)))
         else:
             rounded_outputs = outputs
         first = rounded[0] if rounded and isinstance(rounded[0], torch.Tensor) else None
@@ -399,9 +393,6 @@ class _Int8(_Numbered):  # type: ignore[no-untyped-call]
             return value
         return self._fake(value, *self._range(f"in {position}", value))
 
-    def _output(self, tensor: torch.Tensor) -> torch.Tensor:
-        return self._fake(tensor, *self._range("out 0", tensor))
-
     def _weight(self, weight: torch.Tensor, channels: int | None, scale: torch.Tensor | None) -> torch.Tensor:
         """A weight, rounded as in the file, where a BatchNorm behind the layer is multiplied into it first.
 
@@ -449,10 +440,7 @@ def int8(stage: PostExportStage, seed: int | None, observations: Observations, c
     return lambda call: _outside_recurrent_layers(call, _Int8(call, stage, StochasticRounding(seed), observations, calibrated))
 
 
-# --- everything -------------------------------------------------------------------------------------------------------
-
-
-def together(withins: Sequence[Within]) -> Within:
+def in_turn(withins: Sequence[Within]) -> Within:
     """Several simulations at once: each rounds what those before it have rounded."""
 
     @contextlib.contextmanager

@@ -27,7 +27,8 @@ from onnx_ci.pipeline.model.devices import exact_arithmetic
 from onnx_ci.pipeline.model.live_model import Outputs, has_noise, is_finite
 from onnx_ci.pipeline.post_export import rounding
 from onnx_ci.pipeline.prepare.prepare import Prepared
-from onnx_ci.pipeline.reference.reference import Reference, run_within, spread, with_noise_of
+from onnx_ci.pipeline.reference.float64 import run_within
+from onnx_ci.pipeline.reference.reference import Reference, spread, with_noise_of
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.text import listed
@@ -183,7 +184,7 @@ class _Simulator:
 
     def _run(self, probe: Probe, *withins: rounding.Within) -> Outputs | None:
         """The outputs in float64, or in the model's own type if it cannot run in float64. ``None`` if the model fails."""
-        return run_within(self._copies, probe.reference.own, probe.inputs, rounding.together(withins))
+        return run_within(self._copies, probe.reference.own, probe.inputs, rounding.in_turn(withins))
 
     def _simulated(self, probe: Probe, seed: int | None) -> Outputs | None:
         """The outputs with simulated rounding; for a step of a sequence, also that of all steps before it."""
@@ -200,7 +201,9 @@ class _Simulator:
             before = self._simulated(next(each for each in self._prepared.probes if each.name == probe.follows), seed)
             if before is None:
                 return None
-            fed = _with_types_of(probe, probe.fed_with(before))
+            fed = probe.fed_with(before)  # in float64
+            inputs = tuple(tensor.to(like.dtype) for tensor, like in zip(fed.inputs, probe.inputs, strict=True))
+            fed = dataclasses.replace(fed, inputs=inputs)
         withins = [
             rounding.float16(seed)
             if each.lossy == "float16"
@@ -231,27 +234,19 @@ class _Simulator:
         return dataclasses.replace(with_noise_of(reference, simulated, self._method), is_lossy=True)
 
 
-def _with_types_of(probe: Probe, fed: Probe) -> Probe:
-    """``fed`` with inputs in the data types of ``probe``: those that a simulation feeds back are in float64."""
-    inputs = tuple(tensor.to(like.dtype) for tensor, like in zip(fed.inputs, probe.inputs, strict=True))
-    return dataclasses.replace(fed, inputs=inputs)
-
-
 # --- calibration ------------------------------------------------------------------------------------------------------
 
 
 def calibration_probes(prepared: Prepared) -> list[Probe]:
     """The probes on which a static quantization is calibrated: the example and inputs like it that show a range."""
-    return [probe for probe in prepared.one_kind_per_probe.probes if not probe.special and _shows_range(probe)]
-
-
-def _shows_range(probe: Probe) -> bool:
-    floats = [tensor for tensor in probe.inputs if has_noise(tensor) and tensor.numel()]
-    if not floats:
-        return True
-    return all(bool(torch.isfinite(each).all()) for each in floats) and any(
-        bool((each != each.flatten()[0]).any()) for each in floats
-    )
+    probes = []
+    for probe in prepared.one_kind_per_probe.probes:
+        floats = [tensor for tensor in probe.inputs if has_noise(tensor) and tensor.numel()]
+        is_finite_everywhere = all(bool(torch.isfinite(each).all()) for each in floats)
+        varies = not floats or any(bool((each != each.flatten()[0]).any()) for each in floats)
+        if not probe.special and is_finite_everywhere and varies:
+            probes.append(probe)
+    return probes
 
 
 def calibration_feeds(path: Path, prepared: Prepared) -> list[Mapping[str, Any]]:

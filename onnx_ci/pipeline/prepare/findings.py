@@ -13,7 +13,7 @@ from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.pipeline.inputs.axes import DeclaredAxes
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, Probe
 from onnx_ci.pipeline.inputs.sizes import ResizedProbes
-from onnx_ci.pipeline.model.containers import Path, name_of, named_leaves
+from onnx_ci.pipeline.model.containers import name_of, named_leaves
 from onnx_ci.pipeline.model.live_model import (
     Call,
     Outputs,
@@ -22,12 +22,12 @@ from onnx_ci.pipeline.model.live_model import (
     dtype_name,
     has_noise,
     input_tensors,
+    largest_value,
     recipe_error,
     wrapper_without_constants,
 )
 from onnx_ci.pipeline.model.module import unlike_others
 from onnx_ci.pipeline.prepare.observability import Observability
-from onnx_ci.pipeline.reference.reference import largest_value
 from onnx_ci.results.records import Finding, Severity, SourceLine
 from onnx_ci.results.rules import finding
 from onnx_ci.text import count, listed, listed_shortly
@@ -37,11 +37,6 @@ _CHOOSE_OUTPUTS = "To choose among what the model returns, wrap it: onnx_ci.adap
 
 def check_outputs(result: Any, tensors: Outputs, recipe: Recipe) -> None:
     """Check that a model's outputs can be exported and have the declared names.
-
-    Args:
-        result: what the model returned.
-        tensors: the tensors in it.
-        recipe: the recipe.
 
     Raises:
         PrepareError: they cannot; the error carries the finding.
@@ -58,10 +53,6 @@ def check_outputs(result: Any, tensors: Outputs, recipe: Recipe) -> None:
 
 def check_parameters(call: Call, outputs: Outputs) -> None:
     """Check that no parameter makes outputs NaN: nothing that a file computes there could be verified.
-
-    Args:
-        call: the model and its arguments.
-        outputs: what the model returns.
 
     Raises:
         PrepareError: a parameter has NaN, and so has an output. The error carries the finding.
@@ -85,16 +76,12 @@ def _has_nan(tensor: torch.Tensor) -> bool:
 
 
 def call_findings(call: Call, result: Any, recipe: Recipe) -> Iterator[Finding]:
-    """Findings about a model, its arguments and what it returns.
-
-    Args:
-        call: the model and its arguments.
-        result: what the model returned.
-        recipe: the recipe.
-    """
+    """Findings about a model, its arguments and what it returns."""
     for remark in call.remarks:
         yield finding("model-kind", remark)
-    yield from _global_changes(call)
+    if call.global_changes.descriptions:
+        changed = ", ".join(call.global_changes.descriptions)
+        yield finding("global-state", f"building the model changes {changed} and does not restore it")
     yield from _baked_arguments(call)
     yield from _unsupported_outputs(result)
     yield from _misordered_names(call, result, recipe)
@@ -106,12 +93,6 @@ def loaded_weights_findings(call: Call) -> Iterator[Finding]:
     if call.loaded_with:
         message = f"the recipe loads weights ({listed(call.loaded_with)}), so the model is exported with these"
         yield finding("loaded-weights", message)
-
-
-def _global_changes(call: Call) -> Iterator[Finding]:
-    if call.global_changes.descriptions:
-        changed = ", ".join(call.global_changes.descriptions)
-        yield finding("global-state", f"building the model changes {changed} and does not restore it")
 
 
 def _baked_arguments(call: Call) -> Iterator[Finding]:
@@ -143,17 +124,14 @@ def _misordered_names(call: Call, result: Any, recipe: Recipe) -> Iterator[Findi
     inputs, outputs = named_leaves(bound_arguments(call)), named_leaves(result)
     for role, declared_names, leaves in (("input", recipe.input_names, inputs), ("output", recipe.output_names, outputs)):
         paths = [path for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
-        for model_names in ([_last_name(path) for path in paths], [name_of(path) for path in paths]):
+        last_names = [path[-1] if path and isinstance(path[-1], str) else None for path in paths]
+        for model_names in (last_names, [name_of(path) for path in paths]):
             pairs = zip(model_names, declared_names, strict=False)
             if any(name != declared and name in declared_names and declared in model_names for name, declared in pairs):
                 order = f"{', '.join(declared_names)}, but the model's own order is {', '.join(map(str, model_names))}"
                 remedy = f"Declare {role}_names in the model's own order: they are assigned by position."
                 yield finding("name-mismatch", f"{role}_names lists {order}", remedy=remedy)
                 break
-
-
-def _last_name(path: Path) -> str | None:
-    return path[-1] if path and isinstance(path[-1], str) else None
 
 
 def _extra_names(recipe: Recipe, count: int) -> Iterator[Finding]:
@@ -170,21 +148,6 @@ def _extra_names(recipe: Recipe, count: int) -> Iterator[Finding]:
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
 
-def axis_findings(
-    resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes, rejections: Mapping[str, str]
-) -> Iterator[Finding]:
-    """Findings about the declared axes of inputs.
-
-    Args:
-        resized: what the model accepts of other sizes.
-        probes: all inputs.
-        axes: the declared axes.
-        rejections: what the model raised on other inputs, by their names.
-    """
-    yield from _untested_axes(resized, probes, axes, rejections)
-    yield from _undeclared_relations(resized, axes)
-
-
 def output_size_findings(
     recipe: Recipe, resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes
 ) -> Iterator[Finding]:
@@ -194,10 +157,14 @@ def output_size_findings(
     yield from _wrong_expressions(recipe, probes, axes)
 
 
-def _untested_axes(
+def untested_axes(
     resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes, rejections: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """Axes of inputs that are declared dynamic but have the same size on every input."""
+    """Axes of inputs that are declared dynamic but have the same size on every input.
+
+    Args:
+        rejections: what the model raised on other inputs, by their names.
+    """
     for label, sizes in resized.untested(probes, axes.inputs):
         if label in axes.automatic:
             continue
@@ -214,7 +181,7 @@ def _untested_axes(
         yield finding("vacuous", message, remedy=remedy)
 
 
-def _undeclared_relations(resized: ResizedProbes, axes: DeclaredAxes) -> Iterator[Finding]:
+def undeclared_relations(resized: ResizedProbes, axes: DeclaredAxes) -> Iterator[Finding]:
     """What the model requires of the sizes of axes, although the recipe does not declare it."""
     unnamed = unnamed_axes(axes.labels)
     for relation in resized.relations:
@@ -272,27 +239,16 @@ def _constant_axes(
 _DRAWN = "The line draws random numbers, and draws different ones in float64 and in the file: make them a buffer or an input."
 
 
-def reference_findings(
-    limit: DriftLimit, probes: Sequence[Probe], lines_that_draw: Callable[[], Sequence[SourceLine]]
-) -> Iterator[Finding]:
-    """Findings about references that are too noisy, or that are not in float64.
-
-    Args:
-        limit: the largest drift that passes.
-        probes: all inputs.
-        lines_that_draw: returns the lines of the model that draw random numbers. Only called if a reference is too noisy.
-    """
-    yield from _too_noisy(limit, probes, lines_that_draw)
-    yield from _without_float64(probes)
-
-
-def _too_noisy(
+def noisy_outputs(
     limit: DriftLimit, probes: Sequence[Probe], lines_that_draw: Callable[[], Sequence[SourceLine]]
 ) -> Iterator[Finding]:
     """Outputs whose noise affects more than half of their digits: almost any file would pass a comparison by drift.
 
     A model that seeds itself returns the same on each run, but torch draws other numbers in float64.
     Of the probes, only the example and the steps of sequences are checked, over which rounding errors can grow.
+
+    Args:
+        lines_that_draw: returns the lines of the model that draw random numbers. Only called if a reference is too noisy.
     """
     if limit.has_tolerance:
         return
@@ -317,7 +273,8 @@ def _too_noisy(
             )
 
 
-def _without_float64(probes: Sequence[Probe]) -> Iterator[Finding]:
+def without_float64(probes: Sequence[Probe]) -> Iterator[Finding]:
+    """A note if the noise is estimated by perturbation."""
     called = [probe for probe in probes if not probe.fed]
     perturbed = [probe.name for probe in called if probe.reference.method == "perturbation"]
     if perturbed:
@@ -329,18 +286,11 @@ def _without_float64(probes: Sequence[Probe]) -> Iterator[Finding]:
 # --- observability ----------------------------------------------------------------------------------------------------
 
 
-def observability_unknown() -> Finding:
-    """A note that this process cannot compute gradients."""
-    message = "observability was not measured: the parent process has already computed gradients"
-    remedy = "Run onnx-ci in a process that has not computed gradients, or with isolation=none."
-    return finding("vacuous", message, severity=Severity.NOTE, remedy=remedy)
-
-
-def observability_findings(observability: Observability | None) -> Iterator[Finding]:
+def observability_findings(observability: Observability) -> Iterator[Finding]:
     """Modules in which an error would go unnoticed; an error if that is true of all of them."""
-    if observability is None or not observability.hidden:
-        return
     hidden, visible = observability.hidden, observability.visible
+    if not hidden:
+        return
     named = ", ".join(map(repr, hidden[:3])) + (" and more" if len(hidden) > 3 else "")
     message = f"{len(hidden)} of {len(hidden) + len(visible)} modules have no measurable effect on the outputs: {named}"
     if visible:

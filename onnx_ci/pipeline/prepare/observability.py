@@ -52,10 +52,6 @@ class Observability:
         )
 
 
-class NoGradientsError(Exception):
-    """torch cannot compute gradients here: on a machine with a GPU, a fork of a process that has computed some cannot."""
-
-
 def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Observability | None:
     """Measure the observability of ``call``.
 
@@ -66,9 +62,6 @@ def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Obse
 
     Returns:
         ``None`` without gradients: no floating output, or a model that cannot be differentiated.
-
-    Raises:
-        NoGradientsError: this process cannot compute gradients.
     """
     taps: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
@@ -105,9 +98,7 @@ def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Obse
             if not terms or not zeros:
                 return None
             gradients = iter(torch.autograd.grad(torch.stack(terms).sum(), zeros, allow_unused=True))
-    except Exception as error:  # the model cannot be differentiated
-        if "fork-based multiprocessing" in str(error):
-            raise NoGradientsError(str(error)) from None
+    except Exception:  # the model cannot be differentiated, or a fork on a GPU's machine cannot compute gradients
         return None
     finally:
         for hook in hooks:
@@ -131,8 +122,6 @@ def affect_outputs(call: Call, names: Collection[str], outputs: Outputs) -> bool
 
     Args:
         call: a call of a model; it must not be used afterwards.
-        names: the modules, as in :class:`Observability`.
-        outputs: the outputs of that call.
     """
     replaced: list[torch.Tensor] = []
 

@@ -30,6 +30,7 @@ from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, ModelProber, Pr
 from onnx_ci.pipeline.inputs.sequences import Sequences
 from onnx_ci.pipeline.inputs.special_values import Variation, constants_of, variations
 from onnx_ci.pipeline.model.arrays import as_array, as_tensor
+from onnx_ci.pipeline.model.build import build, completed, with_names
 from onnx_ci.pipeline.model.containers import Container, containers_in, name_of, named_leaves
 from onnx_ci.pipeline.model.copies import Copies, copied_call, is_large
 from onnx_ci.pipeline.model.devices import TF32_EPS, exact_arithmetic
@@ -39,9 +40,6 @@ from onnx_ci.pipeline.model.live_model import (
     Outputs,
     PrepareError,
     SkippedByRecipeError,
-    bound_arguments,
-    build_on,
-    completed,
     dtype_name,
     flatten_outputs,
     has_noise,
@@ -52,27 +50,28 @@ from onnx_ci.pipeline.model.live_model import (
     run,
     run_tree,
     with_inputs,
-    with_names,
     with_own_inputs,
 )
 from onnx_ci.pipeline.model.module import weights_of
 from onnx_ci.pipeline.model.probe_weights import assign_weights, with_probe_weights
 from onnx_ci.pipeline.model.tensor_sketch import sketch
 from onnx_ci.pipeline.prepare.findings import (
-    axis_findings,
     call_findings,
     check_outputs,
     check_parameters,
     loaded_weights_findings,
+    noisy_outputs,
     observability_findings,
-    observability_unknown,
     output_size_findings,
-    reference_findings,
+    undeclared_relations,
+    untested_axes,
+    without_float64,
 )
-from onnx_ci.pipeline.prepare.observability import NoGradientsError, Observability, affect_outputs, observe
+from onnx_ci.pipeline.prepare.observability import Observability, affect_outputs, observe
 from onnx_ci.pipeline.prepare.side_effects import SideEffects, differ, find_kept_sizes, find_side_effects
 from onnx_ci.pipeline.prepare.state_lines import lines_that_draw
-from onnx_ci.pipeline.reference.reference import make_reference, random_reference
+from onnx_ci.pipeline.reference.random_samples import random_reference
+from onnx_ci.pipeline.reference.reference import make_reference
 from onnx_ci.pipeline.reference.runtime_rounding import with_runtime_rounding
 from onnx_ci.processes.allocator import return_free_memory, return_large_blocks
 from onnx_ci.processes.capture import timed
@@ -96,7 +95,6 @@ class Prepared:
     """A recipe ready for its cells."""
 
     recipe: Recipe
-    device: str
     fresh: Callable[..., Call]
     """Returns a new copy of the model and its arguments, one for each export: :meth:`Copies.fresh`."""
     pristine: Call
@@ -111,10 +109,8 @@ class Prepared:
     """The name of each tensor argument: the declared one, that in the model if only its axes are declared, or ``None``."""
     inputs: tuple[InputDomain, ...]
     """What the inputs are, and which values they are given."""
-    arguments: tuple[Container, ...]
-    """The arguments of other classes than tuple, list and dict."""
     outputs: tuple[Container, ...]
-    """The outputs of such classes."""
+    """The outputs of other classes than tuple, list and dict."""
     own_output_names: tuple[str, ...]
     """What the model calls its outputs, such as ``past_key_values.0.key``; empty if what it returns has no names."""
     probes: tuple[Probe, ...]
@@ -135,8 +131,6 @@ class Prepared:
     """Which modules affect the outputs measurably; ``None`` if gradients cannot show it."""
     weights_sketch: TensorSketch
     """A sketch of the exported parameters and buffers."""
-    arguments_sketch: TensorSketch
-    """A sketch of the tensor arguments."""
     timings: Mapping[str, float]
     """Seconds by stage."""
 
@@ -157,15 +151,12 @@ class Prepared:
 
     def weights_are_unchanged(self) -> bool:
         """Whether the parameters and buffers still are what :attr:`weights_sketch` describes."""
-        return _sketch_of_weights(self.pristine.model) == self.weights_sketch
+        return sketch(weights_of(self.pristine.model)) == self.weights_sketch
 
     @functools.cached_property
     def one_kind_per_probe(self) -> Prepared:
         """The same with a probe for each kind of special value. A file that fails on a probe of several is judged on these."""
-        if self.one_kind_probes is None:
-            return self
-        with _arithmetic_of_references(self.recipe, self.device):
-            return replace(self, probes=self.one_kind_probes(), one_kind_probes=None)
+        return self if self.one_kind_probes is None else replace(self, probes=self.one_kind_probes(), one_kind_probes=None)
 
     @property
     def example(self) -> Probe:
@@ -180,39 +171,40 @@ def axes_of_one(prepared: Prepared, inputs: Sequence[torch.Tensor]) -> list[str]
     return [*dict.fromkeys(name for name, size in sizes if size == 1)]
 
 
-def prepare(planned: CellTask, weights: Weights = Weights.OWN) -> Prepared:
+def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
     """Build the model of a cell's recipe on the cell's device and compute its references.
 
     The result can be used for every exporter and opset of the same recipe, device and settings.
-
-    Args:
-        planned: the cell.
-        weights: which weights the model gets.
 
     Raises:
         PrepareError: the recipe cannot be used; the error carries the finding.
     """
     timings: dict[str, float] = {}
-    builder = _Builder(planned, weights)
+    builder = _Builder(task, weights)
     with builder.exact_arithmetic():
         copies = _built(builder, timings)
-        planned = replace(planned, recipe=completed(planned.recipe, copies.pristine))
-        first = _first_run(copies, planned, timings)
+        task = replace(task, recipe=completed(task.recipe, copies.pristine))
+        first = _first_run(copies, task, timings)
         with timed("sketch", timings):
-            weights_sketch, arguments_sketch = _sketch_of_weights(copies.pristine.model), sketch(first.tensors)
-        effects = _side_effects(copies, first, planned, timings)
-        inputs = _inputs(copies, first, effects, planned, timings)
-        observability, of_observability = _observability(copies, copies.release(), inputs.probes, planned, timings)
+            weights_sketch = sketch(weights_of(copies.pristine.model))
+        effects = SideEffects()
+        if not (task.is_quick or task.recipe.nondeterministic):
+            with timed("side-effects", timings):
+                effects = find_side_effects(copies, first.outputs, first.example.inputs, training=task.recipe.training)
+        if effects.can_share:  # all further runs share one copy
+            copies.share()
+        inputs = _inputs(copies, first, effects, task, timings, builder.exact_arithmetic)
+        observability, of_observability = _observability(copies, copies.release(), inputs.probes, task, timings)
     findings = (
         *(loaded_weights_findings(copies.pristine) if weights is Weights.PROBE_UNLESS_LOADED else ()),
-        *call_findings(copies.pristine, first.result, planned.recipe),
+        *call_findings(copies.pristine, first.result, task.recipe),
         *effects.findings,
         *inputs.findings,
         *of_observability,
     )
+    paths = [path for path, leaf in named_leaves(first.result) if isinstance(leaf, torch.Tensor)]
     return Prepared(
-        recipe=planned.recipe,
-        device=planned.cell.device,
+        recipe=task.recipe,
         fresh=copies.fresh,
         pristine=copies.pristine,
         has_probe_weights=builder.has_probe_weights,
@@ -220,11 +212,10 @@ def prepare(planned: CellTask, weights: Weights = Weights.OWN) -> Prepared:
         dynamic_shapes=dynamic_shapes_tree(copies.pristine, first.input_names, first.axes),
         input_names=first.input_names,
         inputs=inputs.domains.described(),
-        arguments=tuple(containers_in(bound_arguments(copies.pristine))),
         outputs=tuple(containers_in(first.result)),
-        own_output_names=_own_output_names(first.result),
+        own_output_names=tuple(map(name_of, paths)) if paths[0] and isinstance(paths[0][0], str) else (),
         probes=inputs.probes,
-        one_kind_probes=inputs.separated,
+        one_kind_probes=inputs.one_kind_probes,
         cpu_outputs=first.cpu_outputs,
         untaken_branches=inputs.branches.untaken,
         findings=findings,
@@ -232,55 +223,44 @@ def prepare(planned: CellTask, weights: Weights = Weights.OWN) -> Prepared:
         exports_own_parameters=is_large(copies.pristine.model) and effects.can_share and not builder.is_on_gpu,
         observability=observability,
         weights_sketch=weights_sketch,
-        arguments_sketch=arguments_sketch,
         timings=timings,
     )
 
 
-def describe_inputs(planned: CellTask) -> tuple[InputDomain, ...]:
+def describe_inputs(task: CellTask) -> tuple[InputDomain, ...]:
     """What the inputs of a cell's recipe are, and which values they are given, without computing any reference.
 
     Raises:
         PrepareError: the recipe cannot be used; the error carries the finding.
     """
-    call = build_on(planned.recipe, planned.cell.device, planned.weights)
-    recipe = completed(planned.recipe, call)
+    call = build(task.recipe, task.cell.device, task.weights)
+    recipe = completed(task.recipe, call)
     tensors = input_tensors(call)
     named = with_names(recipe, call)
     names = _input_names(named, tensors)
     result = run_tree(with_own_inputs(call), seed=recipe.seed)
     axes = declared_axes(named, call, tensors, flatten_outputs(result))
     example = on_cpu(tensors)
-    observer = Observer(Copies(call, lambda: build_on(recipe, planned.cell.device, planned.weights)))
+    observer = Observer(Copies(call, lambda: build(recipe, task.cell.device, task.weights)))
     uses = uses_of_inputs(observer, observer.observe(example, with_uses=True), example)
     return InputDomains(recipe.domains, names, axes.labels, example, names_in_model(call), uses).described()
-
-
-def _arithmetic_of_references(recipe: Recipe, device: str) -> contextlib.AbstractContextManager[None]:
-    is_on_gpu = device != "cpu"
-    return exact_arithmetic(tf32=recipe.tf32 and is_on_gpu, for_reference=is_on_gpu)
 
 
 # --- building ---------------------------------------------------------------------------------------------------------
 
 
 class _Builder:
-    """Builds the model of a recipe, as often as it is asked to, with the same kind of weights each time.
+    """Builds the model of a recipe, as often as it is asked to, with the same kind of weights each time."""
 
-    Args:
-        planned: a cell of the recipe.
-        weights: which weights the model gets.
-    """
-
-    def __init__(self, planned: CellTask, weights: Weights) -> None:
-        self._planned, self._weights = planned, weights
-        self.is_on_gpu = planned.cell.device != "cpu"
-        self.uses_tf32 = planned.recipe.tf32 and self.is_on_gpu
+    def __init__(self, task: CellTask, weights: Weights) -> None:
+        self._task, self._weights = task, weights
+        self.is_on_gpu = task.cell.device != "cpu"
+        self.uses_tf32 = task.recipe.tf32 and self.is_on_gpu
         self.has_probe_weights = False
 
     def exact_arithmetic(self) -> contextlib.AbstractContextManager[None]:
         """The arithmetic in which references are computed."""
-        return _arithmetic_of_references(self._planned.recipe, self._planned.cell.device)
+        return exact_arithmetic(tf32=self.uses_tf32, for_reference=self.is_on_gpu)
 
     def build(self) -> Call:
         """The model and its arguments.
@@ -305,11 +285,10 @@ class _Builder:
             return self._build().global_changes
 
     def _build(self) -> Call:
-        return build_on(self._planned.recipe, self._planned.cell.device, self._planned.weights)
+        return build(self._task.recipe, self._task.cell.device, self._task.weights)
 
 
 def _built(builder: _Builder, timings: dict[str, float]) -> Copies:
-    """The model, from which copies can be made."""
     with timed("build", timings):
         pristine = builder.build()
         if is_large(pristine.model):
@@ -328,8 +307,6 @@ def _built(builder: _Builder, timings: dict[str, float]) -> Copies:
 class _FirstRun:
     """What is known of a model after one run on its example."""
 
-    tensors: Sequence[torch.Tensor]
-    """The tensors among the arguments."""
     input_names: tuple[str | None, ...]
     result: Any
     """What the model returned."""
@@ -340,13 +317,13 @@ class _FirstRun:
     cpu_outputs: Outputs | None
 
 
-def _first_run(copies: Copies, planned: CellTask, timings: dict[str, float]) -> _FirstRun:
+def _first_run(copies: Copies, task: CellTask, timings: dict[str, float]) -> _FirstRun:
     """Run the model on its example, and compute the reference.
 
     Raises:
         PrepareError: the model fails, or returns what cannot be exported.
     """
-    recipe = planned.recipe
+    recipe = task.recipe
     named = with_names(recipe, copies.pristine)
     tensors = input_tensors(copies.pristine)
     with timed("reference", timings):
@@ -359,10 +336,13 @@ def _first_run(copies: Copies, planned: CellTask, timings: dict[str, float]) -> 
         as_runtimes = functools.cache(functools.partial(with_runtime_rounding, copies, reference))
         refinements = () if recipe.nondeterministic else (as_runtimes,)
         example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=reference, refinements=refinements, is_given=True)
-        cpu_outputs = None if planned.cell.device == "cpu" else _cpu_outputs(copies)
+        cpu_outputs = None
+        if task.cell.device != "cpu":
+            # A model may only support its device, and moving it can raise anything.
+            with contextlib.suppress(Exception), exact_arithmetic():
+                cpu_outputs = run(copies.on_cpu())
         copies.try_on_cpu_first = cpu_outputs is not None
     return _FirstRun(
-        tensors=tensors,
         input_names=_input_names(named, tensors),
         result=result,
         outputs=outputs,
@@ -373,37 +353,7 @@ def _first_run(copies: Copies, planned: CellTask, timings: dict[str, float]) -> 
 
 
 def _input_names(recipe: Recipe, tensors: Sequence[torch.Tensor]) -> tuple[str | None, ...]:
-    """The name of each tensor, or ``None``."""
     return tuple(name for _, name in itertools.zip_longest(tensors, recipe.input_names[: len(tensors)]))
-
-
-def _own_output_names(result: Any) -> tuple[str, ...]:
-    paths = [path for path, leaf in named_leaves(result) if isinstance(leaf, torch.Tensor)]
-    return tuple(map(name_of, paths)) if paths[0] and isinstance(paths[0][0], str) else ()
-
-
-def _cpu_outputs(copies: Copies) -> Outputs | None:
-    try:
-        with exact_arithmetic():
-            return run(copies.on_cpu())
-    except Exception:  # a model may only support its device, and moving it can raise anything
-        return None
-
-
-def _sketch_of_weights(model: torch.nn.Module) -> TensorSketch:
-    return sketch(weights_of(model))
-
-
-def _side_effects(copies: Copies, first: _FirstRun, planned: CellTask, timings: dict[str, float]) -> SideEffects:
-    """What runs of the model change. If nothing, all further runs share one copy."""
-    recipe = planned.recipe
-    if planned.is_quick or recipe.nondeterministic:
-        return SideEffects()
-    with timed("side-effects", timings):
-        effects = find_side_effects(copies, first.outputs, first.example.inputs, training=recipe.training)
-        if effects.can_share:
-            copies.share()
-    return effects
 
 
 # --- other inputs -----------------------------------------------------------------------------------------------------
@@ -414,19 +364,29 @@ class _Inputs:
     """All inputs on which a file is compared with its model, and what they show about the recipe."""
 
     probes: tuple[Probe, ...]
-    separated: Callable[[], tuple[Probe, ...]] | None
+    one_kind_probes: Callable[[], tuple[Probe, ...]] | None
     domains: InputDomains
     branches: Branches
     findings: tuple[Finding, ...]
 
 
-def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, planned: CellTask, timings: dict[str, float]) -> _Inputs:
+def _inputs(
+    copies: Copies,
+    first: _FirstRun,
+    effects: SideEffects,
+    task: CellTask,
+    timings: dict[str, float],
+    arithmetic: Callable[[], contextlib.AbstractContextManager[None]],
+) -> _Inputs:
     """The example, given inputs, random and special values, other sizes, steps of sequences, and other sides of branches.
+
+    Args:
+        arithmetic: that of references, for what is run later.
 
     Raises:
         PrepareError: given inputs cannot be used.
     """
-    recipe, axes = planned.recipe, first.axes
+    recipe, axes = task.recipe, first.axes
     with timed("probes", timings):
         prober = (RandomProber if recipe.nondeterministic else ModelProber)(copies, first.example)
         names = names_in_model(copies.pristine)
@@ -436,9 +396,9 @@ def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, planned: Cel
         domains = InputDomains(recipe.domains, first.input_names, axes.labels, example, names, uses)
         sequences = Sequences(copies, recipe, first.example, axes, domains)
         finder = BranchFinder(observer, on_example, prober, axes.inputs, sequences.following, domains)
-        beginning = (prober.example, *_given_probes(planned, prober, first.input_names, axes.labels))
+        beginning = (prober.example, *_given_probes(task, prober, first.input_names, axes.labels))
         special: Sequence[Variation] = ()
-        if not planned.is_quick:
+        if not task.is_quick:
             special = [*variations(example, domains, constants_of(copies.pristine.model), uses)]
         can_use_rows = effects.can_share and not recipe.feedback and not finder.decides_by_values
         of_call = call_probes(
@@ -447,35 +407,38 @@ def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, planned: Cel
             sequences.following,
             domains,
             special,
-            is_quick=planned.is_quick,
+            is_quick=task.is_quick,
             can_use_rows=can_use_rows,
         )
         probes = (*beginning, *of_call.probes)
         kept_sizes = [*find_kept_sizes(copies, of_call.resized.probes)] if effects.can_share else []
         of_steps: Sequence[Finding] = ()
-        if recipe.feedback and not planned.is_quick:
+        if recipe.feedback and not task.is_quick:
             steps, of_steps = sequences.probes(probes)
             probes += tuple(steps)
     branches = Branches()
-    if not planned.is_quick:
+    if not task.is_quick:
         with timed("branches", timings):
             # A recipe that allows the rule states that no input takes the other side.
-            branches = finder.find(probes, search="untaken-branch" not in planned.allow)
+            branches = finder.find(probes, search="untaken-branch" not in task.allow)
             probes += branches.probes
     findings = (
         *kept_sizes,
         *of_steps,
-        *axis_findings(of_call.resized, probes, axes, prober.rejections),
-        *reference_findings(planned.max_drift, probes, functools.cache(lambda: lines_that_draw(copies.fresh()))),
-        *(() if planned.is_quick else output_size_findings(recipe, of_call.resized, probes, axes)),
+        *untested_axes(of_call.resized, probes, axes, prober.rejections),
+        *undeclared_relations(of_call.resized, axes),
+        *noisy_outputs(task.max_drift, probes, functools.cache(lambda: lines_that_draw(copies.fresh()))),
+        *without_float64(probes),
+        *(() if task.is_quick else output_size_findings(recipe, of_call.resized, probes, axes)),
     )
 
-    def separated() -> tuple[Probe, ...]:
-        return (*beginning, *of_call.separated(), *branches.probes)
+    def one_kind_probes() -> tuple[Probe, ...]:
+        with arithmetic():
+            return (*beginning, *of_call.separated(), *branches.probes)
 
     return _Inputs(
         probes=probes,
-        separated=separated if of_call.has_special_rows else None,
+        one_kind_probes=one_kind_probes if of_call.has_special_rows else None,
         domains=domains,
         branches=branches,
         findings=findings,
@@ -483,7 +446,7 @@ def _inputs(copies: Copies, first: _FirstRun, effects: SideEffects, planned: Cel
 
 
 def _given_probes(
-    planned: CellTask, prober: ModelProber, names: Sequence[str | None], axes: Mapping[str, Mapping[int, str]]
+    task: CellTask, prober: ModelProber, names: Sequence[str | None], axes: Mapping[str, Mapping[int, str]]
 ) -> Iterator[Probe]:
     """The inputs in files that the recipe or the settings name.
 
@@ -499,7 +462,7 @@ def _given_probes(
         )
         for name, tensor in zip(names, prober.example.inputs, strict=True)
     ]
-    for files in planned.inputs:
+    for files in task.inputs:
         try:
             for name, path in find_inputs(Path(files.folder), files.patterns).items():
                 given = prober.required(name, [as_tensor(array) for array in read_inputs(path, expected)])
@@ -517,35 +480,34 @@ _FIX_INPUTS = "Fix the file, or the recipe's inputs or --inputs that name it."
 
 
 def _observability(
-    copies: Copies, shared: Call | None, probes: Sequence[Probe], planned: CellTask, timings: dict[str, float]
+    copies: Copies, shared: Call | None, probes: Sequence[Probe], task: CellTask, timings: dict[str, float]
 ) -> tuple[Observability | None, list[Finding]]:
     """Which modules affect the outputs measurably, if that is asked for and can be measured, and findings about it.
 
     Args:
-        copies: the model.
         shared: the copy that all runs shared, which is not used any more.
-        probes: the inputs, the example first.
-        planned: the cell.
-        timings: the seconds are added to it.
     """
-    if planned.is_quick or planned.recipe.nondeterministic:
+    if task.is_quick or task.recipe.nondeterministic:
         return None, []
     example = probes[0]
-    limits = _largest_drifts(planned, example.reference.own)
+    own = example.reference.own
+    names = itertools.zip_longest(task.recipe.output_names[: len(own)], own)
+    limits = [task.max_drift.of(name, dtype_name(tensor)) if has_noise(tensor) else 1.0 for name, tensor in names]
     with timed("observability", timings):
-        try:
-            observability = observe(shared or copies.fresh(), example.reference.noise, limits)
-            if not any(output.is_floating_point() for output in example.reference.own):  # they have no gradients
-                observability = _all_hidden(copies, probes)
-            usual = (each for each in probes[1:] if each.legality is InputStatus.LEGAL and not (each.special or each.fed))
-            if observability is not None and observability.hidden and (other := next(usual, None)) is not None:
-                # A mask of the example can hide modules that other masks show.
-                on_other = observe(with_inputs(copies.fresh(), other.inputs), other.reference.noise, limits)
-                observability = observability if on_other is None else observability.beside(on_other)
-            if observability is not None and not observability.visible and _are_known_to_affect(copies, observability, example):
-                return None, []
-        except NoGradientsError:
-            return None, [observability_unknown()]
+        observability = observe(shared or copies.fresh(), example.reference.noise, limits)
+        if not any(output.is_floating_point() for output in own):  # they have no gradients
+            observability = _all_hidden(copies, probes)
+        usual = (each for each in probes[1:] if each.legality is InputStatus.LEGAL and not (each.special or each.fed))
+        if observability is not None and observability.hidden and (other := next(usual, None)) is not None:
+            # A mask of the example can hide modules that other masks show.
+            on_other = observe(with_inputs(copies.fresh(), other.inputs), other.reference.noise, limits)
+            observability = observability if on_other is None else observability.beside(on_other)
+        if observability is None:
+            return None, []
+        # In a function of torch.func, no module has a gradient.
+        may_affect = not observability.visible and not observability.has_gradients
+        if may_affect and affect_outputs(copies.fresh(), observability.hidden, own):
+            return None, []
     return observability, [*observability_findings(observability)]
 
 
@@ -561,16 +523,3 @@ def _all_hidden(copies: Copies, probes: Sequence[Probe]) -> Observability | None
     if affect_outputs(copies.fresh(), names, example.reference.own):
         return None
     return Observability(visible=(), hidden=names, without_gradient=names)
-
-
-def _are_known_to_affect(copies: Copies, observability: Observability, example: Probe) -> bool:
-    """Whether modules affect the outputs although none has a gradient, as in a function of ``torch.func``."""
-    if observability.has_gradients:
-        return False
-    return affect_outputs(copies.fresh(), observability.hidden, example.reference.own)
-
-
-def _largest_drifts(planned: CellTask, outputs: Outputs) -> list[float]:
-    """The largest drift that passes, for each output; 1 for values that are compared exactly."""
-    names = itertools.zip_longest(planned.recipe.output_names[: len(outputs)], outputs)
-    return [planned.max_drift.of(name, dtype_name(tensor)) if has_noise(tensor) else 1.0 for name, tensor in names]

@@ -27,7 +27,7 @@ from onnx_ci.pipeline.model.live_model import (
 )
 from onnx_ci.pipeline.model.module import numbers_of
 from onnx_ci.pipeline.prepare.state_lines import lines_that_change_state, lines_that_draw
-from onnx_ci.results.records import Finding, Severity, SourceLine
+from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.text import listed_shortly
 
@@ -35,7 +35,7 @@ OTHER_SEED = 1
 """The seed of the second run, so that a model that draws random numbers returns different outputs."""
 
 
-def differences(model: torch.nn.Module, pristine: torch.nn.Module) -> list[str]:
+def describe_changes(model: torch.nn.Module, pristine: torch.nn.Module) -> list[str]:
     """Descriptions of what differs between a used model and an unused copy of it: parameters, buffers, modes."""
     used_state, unused_state = dict(_state(model)), dict(_state(pristine))
     changed = list(used_state.keys() ^ unused_state.keys())
@@ -57,18 +57,22 @@ def _is_same(used: torch.Tensor, unused: torch.Tensor) -> bool:
     return numbers.shape == others.shape and has_same_values(numbers, others)
 
 
-def _overwritten(given: Sequence[tuple[Path, Any]], pristine: Call) -> list[str]:
-    """The names of the arguments' tensors that a run has written to.
+def _overwrites(given: Sequence[tuple[Path, Any]], pristine: Call) -> Iterator[Finding]:
+    """A note if a run has written to the arguments.
 
     Args:
         given: the leaves of the arguments that the run got. To put other tensors into a cache is not to write to its tensors.
         pristine: the call with unused arguments.
     """
-    return [
+    overwritten = [
         repr(name_of(path))
         for (path, argument), (_, original) in zip(given, named_leaves(bound_arguments(pristine)), strict=True)
         if isinstance(argument, torch.Tensor) and not _is_same(argument, original)
     ]
+    if overwritten:
+        message = f"the model overwrites {listed_shortly(overwritten)}, and the file leaves its inputs as they are"
+        remedy = "No action is needed, unless callers of the model rely on it."
+        yield finding("impure-model", message, severity=Severity.NOTE, remedy=remedy)
 
 
 def _state(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -99,21 +103,16 @@ def find_side_effects(copies: Copies, own: Outputs, inputs: Sequence[torch.Tenso
     """Run the model again: a fresh copy with another seed, and the copy that has already run, each with inputs of its own.
 
     A model that overwrites its inputs but returns the same for the same values has no state.
-
-    Args:
-        copies: the model, after its first run.
-        own: the outputs of that run.
-        inputs: the inputs of that run.
     """
     after_others = _after_other_inputs(copies, inputs)
     depends_on_history = after_others is not None and differ(after_others, own)
     can_share = after_others is not None and not depends_on_history
     if not can_share and differ(run(copies.fresh(), seed=OTHER_SEED), own):
         message = "a fresh copy of the model returns different outputs"
-        source = _first(lines_that_draw(copies.fresh()))
+        source = next(iter(lines_that_draw(copies.fresh())), None)
         remedy = None if source is not None else _NOT_DRAWN_BY_TORCH
         return SideEffects(findings=[finding("nondeterministic", message, remedy=remedy, source=source)])
-    changed = differences(copies.used.model, copies.pristine.model)
+    changed = describe_changes(copies.used.model, copies.pristine.model)
     again = with_own_inputs(copies.used)
     given = named_leaves(bound_arguments(again))
     try:
@@ -123,7 +122,7 @@ def find_side_effects(copies: Copies, own: Outputs, inputs: Sequence[torch.Tenso
     if training:
         return SideEffects(changed=changed, can_share=can_share and not changed)
     if not changed and repeats and not depends_on_history:
-        return SideEffects(findings=[*_overwrites(_overwritten(given, copies.pristine))], can_share=can_share)
+        return SideEffects(findings=[*_overwrites(given, copies.pristine)], can_share=can_share)
     what = f"{', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}" if changed else "state that it keeps"
     message = f"running the model changes {what}"
     if repeats and not depends_on_history:
@@ -137,7 +136,6 @@ def find_kept_sizes(copies: Copies, resized: Iterable[Probe]) -> Iterator[Findin
 
     Args:
         copies: the model, whose runs have shared one copy.
-        resized: its runs at other sizes.
     """
     for probe in itertools.islice(resized, 1):  # all axes that can differ do in the first one
         with contextlib.suppress(PrepareError):
@@ -146,20 +144,9 @@ def find_kept_sizes(copies: Copies, resized: Iterable[Probe]) -> Iterator[Findin
 
 
 def _impure(message: str, later: str, copies: Copies) -> Finding:
-    source = _first(lines_that_change_state(copies.fresh()))
+    source = next(iter(lines_that_change_state(copies.fresh())), None)
     message += f", and {later} returns different outputs; the file always returns the first ones"
     return finding("impure-model", message, source=source)
-
-
-def _first(lines: Sequence[SourceLine]) -> SourceLine | None:
-    return lines[0] if lines else None
-
-
-def _overwrites(arguments: Sequence[str]) -> Iterator[Finding]:
-    if arguments:
-        message = f"the model overwrites {listed_shortly(arguments)}, and the file leaves its inputs as they are"
-        remedy = "No action is needed, unless callers of the model rely on it."
-        yield finding("impure-model", message, severity=Severity.NOTE, remedy=remedy)
 
 
 def _after_other_inputs(copies: Copies, inputs: Sequence[torch.Tensor]) -> Outputs | None:

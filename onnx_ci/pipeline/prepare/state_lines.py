@@ -25,28 +25,27 @@ def lines_that_change_state(call: Call) -> list[SourceLine]:
     lines = _Lines(call, writes_to_state)
     with _attributes_noted(lines.note):
         lines.run()
-    return [*lines.found]
+    return [*lines.lines]
 
 
 def lines_that_draw(call: Call) -> list[SourceLine]:
     """Run the model, and return the lines that draw random numbers with torch."""
     lines = _Lines(call, lambda func, args, kwargs: torch.Tag.nondeterministic_seeded in func.tags)
     lines.run()
-    return [*lines.found]
+    return [*lines.lines]
 
 
 class _Lines(OperatorMode):
     """Notes the lines that call certain operators.
 
     Args:
-        call: the call that :meth:`run` runs.
         is_noted: whether a call of an operator is noted, by the operator and its arguments.
     """
 
     def __init__(self, call: Call, is_noted: Callable[[Any, Any, Any], bool]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._call, self._is_noted, self._places = call, is_noted, CallPlaces(call.model)
-        self.found: dict[SourceLine, None] = {}
+        self.lines: dict[SourceLine, None] = {}
         """The lines, in the order of the run."""
 
     def run(self) -> None:
@@ -58,7 +57,7 @@ class _Lines(OperatorMode):
         """Note the line that runs."""
         _, source = self._places.now()
         if source is not None:
-            self.found[source] = None
+            self.lines[source] = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._is_noted(func, args, kwargs or {}):

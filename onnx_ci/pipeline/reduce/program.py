@@ -157,7 +157,7 @@ def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
 
 
 _NOT_IN_PLACE = frozenset({"__invert__", "__index__", "__int__", "__iter__"})
-"""Methods of which only the names look like ``__iadd__``."""
+"""Methods whose names look like ``__iadd__`` by chance."""
 _RANDOM = ("rand", "bernoulli", "dropout", "multinomial", "normal_", "poisson_", "uniform_")
 """Parts of the names of random functions, each with or without the underscore of those that work in place."""
 

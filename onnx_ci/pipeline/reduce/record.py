@@ -116,9 +116,11 @@ class _Recorder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        function = _name_of(func)
-        if function is not None:
-            writes = _written(function, args, kwargs)
+        function = resolve_name(func)
+        method = function.rpartition(".")[2] if function else ""
+        if function is not None and not is_random(method):  # what is random becomes an input of the program
+            written = args[0] if args and is_in_place(method) else kwargs.get("out")
+            writes = written if isinstance(written, torch.Tensor) else None
             if writes is not None or _makes_tensors(result):
                 self._record(function, args, kwargs, result, writes)
         return result
@@ -183,18 +185,6 @@ class _Recorder(TorchFunctionMode):
 
 class _CannotDescribeError(Exception):
     """An argument cannot be written down."""
-
-
-def _name_of(func: Any) -> str | None:
-    """The function's name, if a program can call it. What is random becomes an input of the program."""
-    name = resolve_name(func)
-    return None if name is None or is_random(name.rpartition(".")[2]) else name
-
-
-def _written(function: str, args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor | None:
-    """The tensor that a call writes into."""
-    written = args[0] if args and is_in_place(function.rpartition(".")[2]) else kwargs.get("out")
-    return written if isinstance(written, torch.Tensor) else None
 
 
 def _makes_tensors(result: Any) -> bool:

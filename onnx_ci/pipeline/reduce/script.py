@@ -1,4 +1,4 @@
-"""A program as a Python script that needs torch, onnx, onnxruntime and numpy only, and exits 1 on the fault."""
+"""A program in Python: the model, its inputs, and how it is exported. It needs nothing but torch."""
 
 from __future__ import annotations
 
@@ -100,66 +100,6 @@ def _dynamic_axes(operand: Operand) -> dict[int, str]:
     return {axis: f"size{at_export}" for axis, (at_export, size) in sizes if at_export != size}
 
 
-def script(program: Program, how: ExportCall, *, title: str, tolerance: float) -> str:
-    """The whole script.
-
-    Args:
-        program: the model and its inputs.
-        how: how it is exported.
-        title: what is wrong, in one line.
-        tolerance: the largest difference from PyTorch that is right.
-    """
-    model_and_inputs = setup(program)
-    functional = "import torch.nn.functional as F\n" if "F." in model_and_inputs else ""
-    arguments = export_arguments(program, how)
-    keywords = "".join(f", {name}={_quoted(value)}" for name, value in arguments.items())
-    if len(program.outputs) == 1:
-        outputs = "torch.as_tensor(session.run(None, feeds)[0])"
-    else:
-        outputs = "tuple(map(torch.as_tensor, session.run(None, feeds)))"
-    return f'''"""{title}"""
-import onnx
-import onnxruntime
-import torch
-{functional}
-{model_and_inputs}
-expected = model(*inputs)
-torch.onnx.export(model, {"example" if program.is_dynamic else "inputs"}, "model.onnx"{keywords})
-onnx.checker.check_model("model.onnx", full_check=True)
-session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
-feeds = dict(zip({_quoted(arguments["input_names"])}, (each.numpy() for each in inputs)))
-torch.testing.assert_close({outputs}, expected, rtol=0, atol={tolerance:.1g}, equal_nan=True)
-'''
-
-
-def script_of_file(*, title: str, tolerance: float) -> str:
-    """A script that runs ``model.onnx`` on the test data beside it, and fails where the outputs differ from those there."""
-    return f'''"""{title}"""
-from pathlib import Path
-
-import numpy
-import onnx
-import onnxruntime
-
-
-def tensors(kind):
-    files = sorted(Path("test_data_set_0").glob(f"{{kind}}_*.pb"))
-    return [onnx.numpy_helper.to_array(onnx.load_tensor(file)) for file in files]
-
-
-onnx.checker.check_model("model.onnx", full_check=True)
-session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
-feeds = dict(zip([each.name for each in session.get_inputs()], tensors("input")))
-for output, expected in zip(session.run(None, feeds), tensors("output"), strict=True):
-    numpy.testing.assert_allclose(output, expected, rtol=0, atol={tolerance:.1g}, equal_nan=True)
-'''
-
-
-def _quoted(value: object) -> str:
-    """Names and sizes in Python, with the quotes that formatters prefer."""
-    return repr(value).replace("'", '"')
-
-
 def _tuple(items: Sequence[str]) -> str:
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
@@ -189,8 +129,10 @@ def body(program: Program) -> list[str]:
         is_returned = call is program.calls[-1] and call.result is not None and program.outputs == tuple(names_in(call.result))
         if is_returned and isinstance(call.result, Name):
             return [*lines, f"return {_expression(call, names)}"]
-        target = "" if call.result is None else f"{_target(call.result, names, used)} = "
-        lines.append(target + (_statement(call, names) if call.result is None else _expression(call, names)))
+        if call.result is None:
+            lines.append(_statement(call, names))
+        else:
+            lines.append(f"{_target(call.result, names, used)} = {_expression(call, names)}")
     return [*lines, f"return {', '.join(names[name] for name in program.outputs)}"]
 
 
@@ -253,13 +195,14 @@ def _written(value: Any, names: Mapping[str, str]) -> str:
 
 def _index(value: Any, names: Mapping[str, str]) -> str:
     parts = value if isinstance(value, tuple) else (value,)
-    written = [_slice(each, names) if isinstance(each, slice) else _written(each, names) for each in parts]
+    written = []
+    for part in parts:
+        if isinstance(part, slice):
+            start, stop, step = ("" if each is None else _written(each, names) for each in (part.start, part.stop, part.step))
+            written.append(f"{start}:{stop}" + (f":{step}" if step else ""))
+        else:
+            written.append(_written(part, names))
     return ", ".join(written).replace("Ellipsis", "...") or "()"
-
-
-def _slice(value: slice, names: Mapping[str, str]) -> str:
-    start, stop, step = ("" if each is None else _written(each, names) for each in (value.start, value.stop, value.step))
-    return f"{start}:{stop}" + (f":{step}" if step else "")
 
 
 def _drawn(operand: Operand, shape: Sequence[int], data: Data) -> str:

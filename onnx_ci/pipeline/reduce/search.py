@@ -1,25 +1,19 @@
-"""The first part of a model's calls that fails by itself."""
+"""The first part of a model's calls that fails by itself, and without the calls that it can fail without."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.prepare.prepare import Prepared
-from onnx_ci.pipeline.reduce.program import Data, FunctionCall, Name, Operand, Program, mapped
+from onnx_ci.pipeline.reduce.program import FunctionCall, Name, Operand, Program, mapped
 from onnx_ci.pipeline.reduce.record import record, record_dynamic
-from onnx_ci.pipeline.reduce.trial import FAILURES, Failure
 from onnx_ci.processes.clock import CLOCK
-from onnx_ci.results.records import Finding, SourceLine
-
-_MOST_AROUND = 3
-"""How many calls before and after a line may belong to its fault."""
-_SEEDS = 3
+from onnx_ci.results.records import Finding
 
 _RIGHT = Program(
     operands={
@@ -45,32 +39,21 @@ _RIGHT = Program(
 """A program that is right. If it fails, all programs do, for instance because a package is missing."""
 
 
-def failing_part(
-    prepared: Prepared, finding: Finding, lines: Sequence[SourceLine], fails: Callable[[Program], bool], deadline: float
-) -> Program | None:
-    """The first part of the model's calls that fails by itself; ``None`` if no part does, or if every program does.
-
-    Calls at and around the lines are tried first; then one call of each kind; then longer parts. Each time, they are exported
-    with the sizes that they run with; if none fails, with the sizes of the example.
+def failing_part(parts: Iterable[Program], fails: Callable[[Program], bool], deadline: float) -> Program | None:
+    """The first part of a model's calls that fails by itself; ``None`` if no part does, or if every program does.
 
     Args:
-        prepared: the recipe.
-        finding: what is wrong with its cell.
-        lines: where the fault is, as far as that is known.
+        parts: the parts, the likeliest to fail first.
         fails: whether a program fails as the cell does.
         deadline: when to stop, by :func:`time.thread_time`.
     """
     if fails(_RIGHT):
         return None
-    for part in _parts(list(_programs(prepared, finding)), lines, FAILURES[finding.rule]):
-        if CLOCK.thread_time() > deadline:
-            return None
-        if fails(part):
-            return part
-    return None
+    in_time = itertools.takewhile(lambda _: CLOCK.thread_time() <= deadline, parts)
+    return next(filter(fails, in_time), None)
 
 
-def _programs(prepared: Prepared, finding: Finding) -> Iterator[Program]:
+def called_programs(prepared: Prepared, finding: Finding) -> Iterator[Program]:
     """What the model calls on the input that fails, and on one with other sizes: a dynamic axis alone can be the fault."""
     # A file that fails on an input has been judged with the separate probes.
     probes = (prepared if finding.probe is None else prepared.one_kind_per_probe).probes
@@ -86,48 +69,18 @@ def _shapes(probe: Probe) -> list[torch.Size]:
     return [each.shape for each in probe.inputs]
 
 
-def _parts(programs: Sequence[Program], lines: Sequence[SourceLine], failure: Failure) -> Iterator[Program]:
-    """Parts of the programs with values of their own, the likeliest to fail first."""
-    depends_on_values = failure in (Failure.RUN, Failure.VALUES)
-    draws = [*itertools.product(range(_SEEDS), Data)] if depends_on_values else [(0, Data.LIKE_RECORDED)]
-    at_lines = [[number for number, call in enumerate(program.calls) if call.source in lines] for program in programs]
-    for program, positions in zip(programs, at_lines, strict=True):
-        around = _parts_of(program, _around(positions, len(program.calls)))
-        for seed, data in draws:
-            yield from (dataclasses.replace(part, data=data, seed=seed) for part in around)
-    # Where wrong values come from is known, and elsewhere, other values could show another fault.
-    if not (depends_on_values and any(at_lines)):
-        for program in programs:
-            yield from _parts_of(program, _anywhere(program))
-
-
-def _parts_of(program: Program, positions: Iterable[Iterable[int]]) -> list[Program]:
-    return [program.part(each) for each in dict.fromkeys(map(tuple, positions))]
-
-
-def _around(at_lines: Sequence[int], count: int) -> Iterator[Iterable[int]]:
-    """The positions of parts around the calls at some positions, the smallest first."""
-    if not at_lines:
-        return
-    yield from ([each] for each in at_lines)
-    yield at_lines
-    first, last = at_lines[0], at_lines[-1] + 1
-    for distance in range(1, _MOST_AROUND + 1):
-        yield range(max(0, first - distance), last)
-        yield range(max(0, first - distance), min(count, last + distance))
-
-
-def _anywhere(program: Program) -> Iterator[Iterable[int]]:
-    """The positions of single calls, one of each kind, then of the whole program, its halves, its quarters and so on."""
+def parts_anywhere(program: Program) -> Iterator[Program]:
+    """Single calls, one of each kind, then the whole program, its halves, its quarters and so on."""
     count = len(program.calls)
     kinds: dict[object, int] = {}
     for position, call in enumerate(program.calls):
         kinds.setdefault(_kind(call, program), position)
-    yield from ([each] for each in kinds.values())
+    positions: list[tuple[int, ...]] = [(each,) for each in kinds.values()]
     size = count
     while size >= 2:
-        yield from (range(start, min(count, start + size)) for start in range(0, count, size))
+        positions += (tuple(range(start, min(count, start + size))) for start in range(0, count, size))
         size //= 2
+    yield from map(program.part, dict.fromkeys(positions))
 
 
 def _kind(call: FunctionCall, program: Program) -> object:
@@ -140,3 +93,36 @@ def _kind(call: FunctionCall, program: Program) -> object:
         return type(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
     return call.function, repr(mapped(call.args, leaf)), repr({name: mapped(each, leaf) for name, each in call.kwargs.items()})
+
+
+# --- smaller, as long as it fails ---------------------------------------------------------------------------------------
+
+
+def shrunk(
+    program: Program, step: Callable[[Program], Iterator[Program]], fails: Callable[[Program], bool], deadline: float
+) -> Program:
+    """The program after as many steps as leave it failing.
+
+    Args:
+        program: a program that fails.
+        step: gives the programs that are a step smaller.
+        fails: whether a program fails in the same way.
+        deadline: when to stop.
+    """
+    while True:
+        candidates = itertools.takewhile(lambda _: CLOCK.thread_time() < deadline, step(program))
+        smaller = next(filter(fails, candidates), None)
+        if smaller is None:
+            return program
+        program = smaller
+
+
+def with_fewer_calls(program: Program) -> Iterator[Program]:
+    """A failing program without a half, a quarter, or one of its calls."""
+    count = len(program.calls)
+    if count > 1:
+        for size in sorted({count // 2, count // 4, 1} - {0}, reverse=True):
+            for start in range(0, count, size):
+                others = [number for number in range(count) if not start <= number < start + size]
+                if others:
+                    yield program.part(others)

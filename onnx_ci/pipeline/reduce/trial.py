@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import enum
 import re
@@ -15,11 +16,10 @@ import onnx
 import torch
 
 from onnx_ci.pipeline.export.exporter_errors import describe_error
-from onnx_ci.pipeline.model.live_model import Outputs, differences, flatten_outputs, has_noise, has_same_values
+from onnx_ci.pipeline.model.live_model import Outputs, differences, flatten_outputs, has_noise, has_same_values, largest_value
 from onnx_ci.pipeline.reduce.program import Program
 from onnx_ci.pipeline.reduce.script import ExportCall, export_arguments, setup
-from onnx_ci.pipeline.reference.reference import largest_value
-from onnx_ci.pipeline.reference.ties import OtherTies
+from onnx_ci.pipeline.reference.perturbation import OtherTies
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.processes.capture import captured
 from onnx_ci.results.records import Finding
@@ -96,7 +96,7 @@ _CLASS = re.compile(r"\b\w+(?:Error|Exception)\b(?=:)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class EagerRun:
     """A program that has run in PyTorch."""
 
     model: torch.nn.Module
@@ -112,15 +112,16 @@ class Made:
 
         Twice the tolerance is still right, so that a fault that is found here shows in the script on any machine.
         """
-        return len(outputs) == len(self.expected) and all(map(self._is_close, outputs, self.expected))
 
-    def _is_close(self, output: torch.Tensor, expected: torch.Tensor) -> bool:
-        if output.shape != expected.shape or output.dtype != expected.dtype:
-            return False
-        return not output.numel() or differences(output, expected).max().item() <= 2 * self.tolerance
+        def is_close(output: torch.Tensor, expected: torch.Tensor) -> bool:
+            if output.shape != expected.shape or output.dtype != expected.dtype:
+                return False
+            return not output.numel() or differences(output, expected).max().item() <= 2 * self.tolerance
+
+        return len(outputs) == len(self.expected) and all(map(is_close, outputs, self.expected))
 
 
-def make(program: Program) -> Made | None:
+def run_eagerly(program: Program) -> EagerRun | None:
     """Run a program in PyTorch.
 
     ``None`` if that is not possible, since a smaller size need not be valid, or if PyTorch leaves open what it computes.
@@ -138,11 +139,19 @@ def make(program: Program) -> Made | None:
         if not all(isinstance(each, torch.Tensor) for each in results):
             return None
         expected = flatten_outputs(result)
-        other_orders = (_with_other_ties(model, inputs, is_rotated=is_rotated) for is_rotated in (False, True))
-        if not all(all(map(has_same_values, expected, outputs)) for outputs in other_orders):
-            return None
-        tolerance = _tolerance(expected, _in_float64(model, inputs))
-    return Made(model=model, inputs=inputs, example=namespace.get("example", inputs), expected=expected, tolerance=tolerance)
+        for is_rotated in (False, True):
+            with OtherTies(is_rotated=is_rotated):  # equal values are sorted in another order
+                outputs = flatten_outputs(model(*_copies(inputs)))
+            if not all(map(has_same_values, expected, outputs)):
+                return None
+        exact = None
+        with contextlib.suppress(Exception):  # not every model can run in float64
+            precise = (each.double() if each.is_floating_point() else each.clone() for each in inputs)
+            exact = flatten_outputs(copy.deepcopy(model).double()(*precise))
+        tolerance = _tolerance(expected, exact)
+    return EagerRun(
+        model=model, inputs=inputs, example=namespace.get("example", inputs), expected=expected, tolerance=tolerance
+    )
 
 
 def attempt(program: Program, how: ExportCall, path: Path) -> Outcome | None:
@@ -154,7 +163,7 @@ def attempt(program: Program, how: ExportCall, path: Path) -> Outcome | None:
         path: where the file is written.
     """
     path.unlink(missing_ok=True)
-    reference = make(program)
+    reference = run_eagerly(program)
     if reference is None:
         return None
     arguments = export_arguments(program, how)
@@ -192,21 +201,6 @@ def fails_like(finding: Finding, how: ExportCall, path: Path) -> Callable[[Progr
 
 def _copies(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     return tuple(each.clone() for each in tensors)
-
-
-def _with_other_ties(model: torch.nn.Module, inputs: Sequence[torch.Tensor], *, is_rotated: bool) -> Outputs:
-    """What a model computes if equal values are sorted in another order."""
-    with OtherTies(is_rotated=is_rotated):
-        return flatten_outputs(model(*_copies(inputs)))
-
-
-def _in_float64(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> Outputs | None:
-    """What a model computes in float64, if it can."""
-    precise = (each.double() if each.is_floating_point() else each.clone() for each in inputs)
-    try:
-        return flatten_outputs(copy.deepcopy(model).double()(*precise))
-    except Exception:
-        return None
 
 
 def _tolerance(expected: Outputs, exact: Outputs | None) -> float:

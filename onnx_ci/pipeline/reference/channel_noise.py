@@ -30,10 +30,6 @@ class ChannelNoise:
         """The number of channels."""
         return len(self.noise)
 
-    def fits(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor has the same channels."""
-        return self.axis < tensor.dim() and tensor.shape[self.axis] == self.count
-
     def spread_over(self, tensor: torch.Tensor) -> torch.Tensor:
         """The noise of each element of ``tensor``, which has the same channels."""
         shape = [self.count if axis == self.axis else 1 for axis in range(tensor.dim())]
@@ -43,14 +39,18 @@ class ChannelNoise:
         """The same, except that no channel has less than ``noise``: a number, or one for each of them."""
         return type(self)(axis=self.axis, noise=torch.maximum(self.noise, noise))
 
-    def in_proportion(self, measured: torch.Tensor, output: torch.Tensor, noise: float) -> Self:
+    def in_proportion(self, measured: torch.Tensor, output: torch.Tensor, noise: float) -> Self | None:
         """Twice the noise that ``output`` has if the noise of each channel grows with the size of the channel.
+
+        ``None`` if it has other channels.
 
         Args:
             measured: the output whose noise this is.
             output: the same output on another input.
             noise: twice the noise of the whole of ``output``, for a channel that vanishes in one of them.
         """
+        if self.axis >= output.dim() or output.shape[self.axis] != self.count:
+            return None
         sizes, new_sizes = largest_of_channels(measured, self.axis), largest_of_channels(output, self.axis)
         proportion = torch.maximum(self.noise / sizes * new_sizes, new_sizes * torch.finfo(output.dtype).eps)
         return type(self)(axis=self.axis, noise=torch.where((sizes > 0) & (new_sizes > 0), 2 * proportion, noise))

@@ -1,6 +1,6 @@
-"""What is kept of the runs of a random model, and how often it is run.
+"""The reference of a random model: how often it is run, and what is kept of its runs.
 
-Random outputs are compared by randomization tests over runs (``stages.compare.random_outputs``), not by standard errors of
+Random outputs are compared by randomization tests over runs (``pipeline.compare.random_outputs``), not by standard errors of
 moments. Those assume independent elements and known distributions, and a gate needs a rate of false alarms that holds without
 assumptions.
 """
@@ -12,6 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+
+from onnx_ci.pipeline.model.copies import Copies
+from onnx_ci.pipeline.model.live_model import Outputs
+from onnx_ci.pipeline.reference.float64 import coarsest_eps
+from onnx_ci.pipeline.reference.reference import Reference, unit_in_last_place
 
 ROUNDS = 24
 """The number of rounds of a random model, and of the file: few enough to try all 2**24 ways to swap them."""
@@ -57,3 +62,15 @@ def runs_needed(outputs: Sequence[torch.Tensor]) -> int:
     """How many runs a model with such outputs needs."""
     fewest = min((tensor.numel() for tensor in outputs if tensor.numel()), default=FEW)
     return ROUNDS * min(MOST_RUNS, math.ceil(FEW / fewest))
+
+
+def random_reference(copies: Copies, own: Outputs) -> Reference:
+    """The reference of a random model, which has no exact values; ``own`` are the outputs of one run."""
+    return Reference(
+        own=own,
+        exact=own,
+        noise=tuple(map(unit_in_last_place, own)),
+        stable=tuple(torch.zeros(tensor.shape, dtype=torch.bool) for tensor in own),
+        eps=max(coarsest_eps(copies.pristine), copies.eps),
+        method="random",
+    )

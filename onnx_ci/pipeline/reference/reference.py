@@ -2,20 +2,16 @@
 
 The difference between the two is the noise, the unit of every comparison. Outputs of untrained models can be of any size, so an
 absolute tolerance would prove nothing. For a model that cannot run in float64, the noise is estimated by perturbation instead
-(:func:`perturbed`).
+(:mod:`.perturbation`).
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from onnx_ci.onnx_model.precision import Precision
 from onnx_ci.pipeline.model.copies import Copies
@@ -23,23 +19,19 @@ from onnx_ci.pipeline.model.live_model import (
     Call,
     Outputs,
     PrepareError,
-    WrappingMode,
     force_eager,
     has_noise,
     has_same_values,
     is_finite,
-    is_higher_order,
+    largest_value,
     run,
-    tensor_leaves,
+    same_shapes,
     with_inputs,
 )
-from onnx_ci.pipeline.model.module import plain_weights_of, replace_weight, weights_of
 from onnx_ci.pipeline.reference.channel_noise import ChannelNoise, channel_noise, largest_of_channels
+from onnx_ci.pipeline.reference.float64 import coarsest_eps, run_in_float64
 from onnx_ci.pipeline.reference.own_decisions import RecordedDecisions
-from onnx_ci.pipeline.reference.ties import OtherTies
-
-PERTURBATIONS = 4
-"""The number of perturbed runs that estimate the noise without float64."""
+from onnx_ci.pipeline.reference.perturbation import perturbed_runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,58 +108,6 @@ class Reference:
         return torch.tensor(self.noise[position], dtype=torch.float64)
 
 
-class _KeepFloat64(WrappingMode):
-    """Replaces casts to the model's own floating type (``x.float()``, ``dtype=torch.float32``) by casts to float64.
-
-    Otherwise, a cast in the model's code would round within the exact reference, or mix two types and raise. A cast to a type
-    that is coarser than the model's own is part of the model and is kept.
-    """
-
-    def __init__(self, coarsest: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._coarsest = coarsest
-        self.coarser = 0.0
-        """The machine epsilon of the half-precision type that the model casts to; 0 if it does not."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # Operators take a data type as a separate argument, never nested.
-        kwargs = {name: self._widened(value) for name, value in kwargs.items()} if kwargs else {}
-        if is_higher_order(func):
-            args = self.wrapped(args)
-        return func(*map(self._widened, args), **kwargs)
-
-    def _widened(self, value: Any) -> Any:
-        if not isinstance(value, torch.dtype) or not value.is_floating_point:
-            return value
-        eps = torch.finfo(value).eps
-        if eps <= self._coarsest:
-            return torch.float64
-        if value in (torch.float16, torch.bfloat16):
-            self.coarser = max(self.coarser, eps)
-        return value
-
-
-class _WatchAutocast(TorchFunctionMode):
-    """Notes the half-precision type to which ``torch.autocast`` casts. It leaves float64 as it is, so no operator shows it."""
-
-    def __init__(self, device_type: str) -> None:
-        super().__init__()
-        self._device_type = device_type
-        self.coarser = 0.0
-        """The machine epsilon of that type; 0 if the model does not use autocast where it runs."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.is_autocast_enabled(self._device_type):
-            self.coarser = max(self.coarser, torch.finfo(torch.get_autocast_dtype(self._device_type)).eps)
-        return func(*args, **(kwargs or {}))
-
-
-def coarsest_eps(call: Call) -> float:
-    """The machine epsilon of the coarsest floating type among a call's weights and arguments."""
-    tensors = [*weights_of(call.model), *tensor_leaves((call.args, call.kwargs))]
-    return max((torch.finfo(t.dtype).eps for t in tensors if has_noise(t)), default=torch.finfo(torch.float32).eps)
-
-
 LOWERED_SHARE = 0.25
 """The noise of a lower precision is this share of the differences between perturbed runs, which move every number by as much as
 rounding can. Files that are converted correctly differ by up to as much as those runs; files with a wrong scale, by more."""
@@ -188,7 +128,7 @@ def make_reference(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] 
     def fresh() -> Call:
         return copies.fresh() if inputs is None else with_inputs(copies.fresh(), inputs)
 
-    reference = reference_from(own, exact, lambda: _perturbed_runs(fresh, own), eps=eps, coarser=coarser)
+    reference = reference_from(own, exact, lambda: perturbed_runs(fresh, own), eps=eps, coarser=coarser)
     if exact is None or not reference.is_too_noisy:
         return reference
     decisions = _own_decisions(copies, own, inputs, eps)
@@ -214,28 +154,13 @@ def _own_decisions(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] 
     return decisions if same_shapes(again, own) and all(map(has_same_values, again, own)) else None
 
 
-def random_reference(copies: Copies, own: Outputs) -> Reference:
-    """The reference of a random model, which has no exact values; ``own`` are the outputs of one run."""
-    return Reference(
-        own=own,
-        exact=own,
-        noise=tuple(map(unit_in_last_place, own)),
-        stable=tuple(torch.zeros(tensor.shape, dtype=torch.bool) for tensor in own),
-        eps=max(coarsest_eps(copies.pristine), copies.eps),
-        method="random",
-    )
-
-
 def reference_from(
     own: Outputs, exact: Outputs | None, perturbed: Callable[[], Sequence[Outputs]], *, eps: float, coarser: float = 0.0
 ) -> Reference:
     """The reference made of several runs.
 
     Args:
-        own: the outputs in the own data type.
-        exact: those in float64, or ``None`` if there are none.
         perturbed: computes those of perturbed runs, if they are needed.
-        eps: the machine epsilon of the coarsest floating type in the computation.
         coarser: that of the coarsest type that is cast to, or 0.
     """
     # Perturbation replaces float64 if that is the model's own type, too, and shows which integers depend on rounding.
@@ -298,7 +223,7 @@ def runs_at_precision(
     fresh: Callable[[], Call], inputs: Sequence[torch.Tensor], like: Reference, precision: Precision
 ) -> list[Outputs]:
     """The outputs of a model on ``inputs`` with its numbers perturbed by steps of a lower precision."""
-    return _perturbed_runs(lambda: with_inputs(fresh(), inputs), like.own, precision)
+    return perturbed_runs(lambda: with_inputs(fresh(), inputs), like.own, precision)
 
 
 _QUANTIZED_SHARE = 1 / 16
@@ -313,11 +238,8 @@ def quantized_reference(
     """``like`` with the noise of a quantized file, which alone knows the steps of its activations.
 
     Args:
-        like: the reference of the file.
         runs: outputs of what ``like`` is the reference of, perturbed at the file's precision.
-        still: the outputs of the file.
         jittered: the same with its activations moved by a step, several times; none if only its weights are quantized.
-        precision: the precision of the file.
     """
     moved = [
         tuple(
@@ -338,7 +260,6 @@ def with_noise_of(like: Reference, simulated: Sequence[Outputs | None], method: 
 
     Args:
         simulated: the outputs of these runs; ``None`` for one that failed.
-        method: what the noise is called.
     """
     noise, stable, channels = list(like.noise), list(like.stable), list(like.channels)
     for outputs in simulated:
@@ -360,7 +281,7 @@ def with_perturbation(copies: Copies, like: Reference, inputs: Sequence[torch.Te
     The rounding of an ill-conditioned model is one draw from a wide distribution, and that of a runtime is another one. The
     inputs are not perturbed, because special values are meant exactly: half of the ties that are rounded would jump.
     """
-    runs = _perturbed_runs(lambda: with_inputs(copies.fresh(), inputs), like.own, weights_only=True)
+    runs = perturbed_runs(lambda: with_inputs(copies.fresh(), inputs), like.own, weights_only=True)
     return with_noise_of(like, runs, "perturbation")
 
 
@@ -376,12 +297,12 @@ def proportional_reference(own: Outputs, like: Reference) -> Reference | None:
     """
     if like.method != "float64" or not all(bool(stable.all()) for stable in like.stable) or len(own) != len(like.own):
         return None
-    noise = [
-        _noise_in_proportion(tensor, measured, noise_of_measured) if has_noise(tensor) else unit_in_last_place(tensor)
-        for tensor, measured, noise_of_measured in zip(own, like.own, like.noise, strict=True)
-    ]
+    noise = [unit_in_last_place(tensor) * (2 if has_noise(tensor) else 1) for tensor in own]
+    for position, (tensor, measured) in enumerate(zip(own, like.own, strict=True)):
+        if has_noise(tensor) and (size := largest_value(measured)):
+            noise[position] = max(noise[position], 2 * like.noise[position] / size * largest_value(tensor))
     channels = (
-        each.in_proportion(measured, tensor, of_whole) if each and each.fits(tensor) else None
+        each and each.in_proportion(measured, tensor, of_whole)
         for each, measured, tensor, of_whole in zip(like.channels, like.own, own, noise, strict=bool(like.channels))
     )
     return Reference(
@@ -393,18 +314,6 @@ def proportional_reference(own: Outputs, like: Reference) -> Reference | None:
         eps=like.eps,
         method="proportion",
     )
-
-
-def _noise_in_proportion(tensor: torch.Tensor, measured: torch.Tensor, noise: float) -> float:
-    """Twice the noise of a tensor, if ``noise`` is that of the same output on another input."""
-    size = largest_value(measured)
-    return 2 * max(noise / size * largest_value(tensor) if size else 0.0, unit_in_last_place(tensor))
-
-
-def largest_value(tensor: torch.Tensor) -> float:
-    """The largest finite absolute value; 0 if there is none."""
-    finite = tensor.double()[is_finite(tensor)].abs()  # torch 2.9 has no index for 8-bit floats
-    return finite.max().item() if finite.numel() else 0.0
 
 
 def _exact_or_own(own: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
@@ -433,8 +342,6 @@ def _measured(own: torch.Tensor, others: Sequence[torch.Tensor], eps: float) -> 
     few.
 
     Args:
-        own: the output in the model's own type.
-        others: the same output of other runs.
         eps: the machine epsilon of the coarsest floating type in the computation.
     """
     if not has_noise(own):
@@ -452,161 +359,6 @@ def _measured(own: torch.Tensor, others: Sequence[torch.Tensor], eps: float) -> 
     steady = torch.where(unstable, 0.0, spread)
     noise = max(steady.max().item() if steady.numel() else 0.0, unit_in_last_place(own))
     return _Measured(noise, ~unstable, channel_noise(own, steady, noise))
-
-
-def _plain(call: Call) -> AbstractContextManager[object]:
-    return contextlib.nullcontext()
-
-
-def run_in_float64(
-    copies: Copies,
-    own: Outputs,
-    inputs: Sequence[torch.Tensor] | None,
-    within: Callable[[Call], AbstractContextManager[object]] = _plain,
-    decisions: RecordedDecisions | None = None,
-) -> tuple[Outputs | None, float]:
-    """The outputs in float64, or ``None`` if the model cannot run in float64 or returns other shapes.
-
-    The second value is the machine epsilon of the coarsest type that the model casts to, or 0.
-
-    Args:
-        copies: the model.
-        own: its outputs in its own type.
-        inputs: other inputs than the example's.
-        within: gets the call, which it may change, and returns the context in which the call runs. It is called again if a
-            large model has to run with all weights converted at once.
-        decisions: what the model decides in its own type. The run repeats these decisions; if that is impossible, there are no
-            outputs.
-    """
-    exact, coarser = _run_in_float64(copies, own, inputs, within, decisions)
-    if (exact is None or _has_new_nan(exact, own)) and copies.convert_at_once():
-        exact, coarser = _run_in_float64(copies, own, inputs, within, decisions)
-    return exact, coarser
-
-
-def _has_new_nan(exact: Outputs, own: Outputs) -> bool:
-    """Whether numbers are missing, because the model has read a weight without an operator."""
-    return any(bool((a.isnan() & ~b.isnan()).any()) for a, b in zip(exact, own, strict=True) if has_noise(b))
-
-
-def _run_in_float64(
-    copies: Copies,
-    own: Outputs,
-    inputs: Sequence[torch.Tensor] | None,
-    within: Callable[[Call], AbstractContextManager[object]],
-    decisions: RecordedDecisions | None,
-) -> tuple[Outputs | None, float]:
-    mode, autocast = _KeepFloat64(coarsest_eps(copies.pristine)), _WatchAutocast(_device_type(copies.pristine))
-    default_dtype = torch.get_default_dtype()
-    try:
-        with copies.in_float64(inputs) as call:  # before the default type changes: it may rebuild the model
-            torch.set_default_dtype(torch.float64)
-            with force_eager(), autocast, mode, within(call), decisions.replayed() if decisions else contextlib.nullcontext():
-                exact = run(call)
-    except Exception:  # the model, and converting it to another type, can raise anything
-        return None, max(mode.coarser, autocast.coarser)
-    finally:
-        torch.set_default_dtype(default_dtype)
-    return (exact if same_shapes(exact, own) else None), max(mode.coarser, autocast.coarser)
-
-
-def _device_type(call: Call) -> str:
-    """The type of the device on which a call runs."""
-    tensors = [*weights_of(call.model), *tensor_leaves((call.args, call.kwargs))]
-    return next((tensor.device.type for tensor in tensors), "cpu")
-
-
-def run_within(
-    copies: Copies,
-    own: Outputs,
-    inputs: Sequence[torch.Tensor] | None,
-    within: Callable[[Call], AbstractContextManager[object]],
-    decisions: RecordedDecisions | None = None,
-) -> Outputs | None:
-    """The outputs in float64, or in the model's own type if it cannot run in float64; ``None`` if the model fails.
-
-    The arguments are those of :func:`run_in_float64`.
-    """
-    exact, _ = run_in_float64(copies, own, inputs, within, decisions)
-    if exact is not None or decisions is not None:
-        return exact
-    call = copies.running(inputs)
-    try:
-        with within(call):
-            outputs = run(call)
-    except PrepareError:
-        return None
-    return outputs if same_shapes(outputs, own) else None
-
-
-def same_shapes(first: Outputs, second: Outputs) -> bool:
-    """Whether two runs return as many outputs, of the same shapes."""
-    return [tensor.shape for tensor in first] == [tensor.shape for tensor in second]
-
-
-AT_ONCE = 2**22
-"""How many numbers are perturbed at a time, which takes several times their memory."""
-
-
-def perturbed(tensor: torch.Tensor, generator: torch.Generator, precision: Precision | None = None) -> torch.Tensor:
-    """``tensor`` with each number moved up or down at random, by half a step of a precision.
-
-    Args:
-        precision: the precision; by default that of the tensor's own type.
-    """
-    if not has_noise(tensor):
-        return tensor
-    if tensor.numel() > AT_ONCE and len(tensor) > 1 and (precision is None or not precision.is_uniform):
-        moved, rows = torch.empty_like(tensor), max(1, AT_ONCE // tensor[0].numel())
-        for part, place in zip(torch.split(tensor, rows), torch.split(moved, rows), strict=True):
-            place.copy_(perturbed(part, generator, precision))
-        return moved
-    signs = torch.randint(0, 2, tensor.shape, generator=generator).to(tensor.device, tensor.dtype) * 2 - 1
-    if precision is None:
-        return tensor + tensor * signs * (torch.finfo(tensor.dtype).eps / 2)
-    if not precision.is_uniform:
-        return tensor + tensor * signs * (precision.eps / 2)
-    # Only matrices are quantized; vectors, such as biases and variances, are not.
-    return tensor + signs * (largest_value(tensor) * precision.eps / 2) if tensor.dim() > 1 else tensor
-
-
-def _perturbed_runs(
-    fresh: Callable[[], Call], own: Outputs, precision: Precision | None = None, *, weights_only: bool = False
-) -> list[Outputs]:
-    """The outputs of several runs, each with every weight and input perturbed by half a unit in its last place.
-
-    This is stochastic arithmetic (Vignes, 1993; Parker, 1997) applied to the inputs: in a backward stable algorithm, rounding
-    errors have the same effect as perturbations of the inputs of that size. Integers are not perturbed, but the order of equal
-    values differs from run to run.
-
-    Args:
-        fresh: returns a new call to run.
-        own: the outputs of an unperturbed run.
-        precision: the precision whose steps perturb; by default that of each tensor's own type.
-        weights_only: whether the inputs are left as they are.
-    """
-    generator = torch.Generator().manual_seed(0)
-
-    def moved(tensor: torch.Tensor) -> torch.Tensor:
-        return perturbed(tensor, generator, precision)
-
-    runs = []
-    for number in range(PERTURBATIONS):
-        call = fresh()
-        with torch.no_grad():
-            for weight in plain_weights_of(call.model):
-                replace_weight(weight, moved(weight))
-            args, kwargs = call.args, call.kwargs
-            if not weights_only:
-                args, kwargs = pytree.tree_map_only(torch.Tensor, moved, (args, kwargs))
-        try:
-            with force_eager(), OtherTies(is_rotated=number % 2 == 1):
-                outputs = run(Call(model=call.model, args=args, kwargs=kwargs))
-        except PrepareError:  # a perturbed input can be invalid: the other runs decide
-            continue
-        if same_shapes(outputs, own):
-            runs.append(outputs)
-    return runs
 
 
 def unit_in_last_place(tensor: torch.Tensor) -> float:

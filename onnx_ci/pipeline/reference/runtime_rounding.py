@@ -20,7 +20,8 @@ from torch._decomp import decomposition_table  # most of these are not in torch.
 
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.live_model import Call, WrappingMode, has_noise, in_small_operators
-from onnx_ci.pipeline.reference.reference import Reference, run_within, with_noise_of
+from onnx_ci.pipeline.reference.float64 import run_within
+from onnx_ci.pipeline.reference.reference import Reference, with_noise_of
 
 METHOD = "runtime rounding"
 """The method of a reference whose noise includes this rounding."""

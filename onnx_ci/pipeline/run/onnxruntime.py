@@ -78,7 +78,10 @@ class OnnxRuntime:
         onnxruntime.set_seed(_SEED)  # the default is the time
         options = onnxruntime.SessionOptions()
         options.log_severity_level = _FATAL_ONLY
-        options.intra_op_num_threads = _threads_of_torch() if self._threads is None else self._threads
+        # As many as torch uses here, which is this process's share of the cores; 0 if torch is not loaded.
+        torch = sys.modules.get("torch")
+        threads_of_torch = 0 if torch is None else torch.get_num_threads()
+        options.intra_op_num_threads = threads_of_torch if self._threads is None else self._threads
         # By default, idle threads wait for work in a loop and take the cores of other cells.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if self._exact_int8:
@@ -185,12 +188,6 @@ class OnnxRuntimeSession:
 
             onnxruntime.set_seed(seed)
         return list(self._session.run_with_ort_values(None, feeds))
-
-
-def _threads_of_torch() -> int:
-    """How many threads torch uses here, which is this process's share of the cores; 0 if torch is not loaded."""
-    torch = sys.modules.get("torch")
-    return 0 if torch is None else torch.get_num_threads()
 
 
 _FLOATING = ("float", "double", "bfloat16")

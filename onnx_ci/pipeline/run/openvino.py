@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from onnx_ci.pipeline.model.arrays import as_array, as_tensor
-
-if TYPE_CHECKING:
-    import torch
+from onnx_ci.pipeline.run.runtime import ArraySession
 
 
 class OpenVinoRuntime:
@@ -25,25 +20,11 @@ class OpenVinoRuntime:
             return "OpenVINO is not installed; install onnx-ci[openvino]"
         return None if device == "cpu" else "OpenVINO has no CUDA device"
 
-    def load(self, path: Path, device: str) -> OpenVinoSession:
+    def load(self, path: Path, device: str) -> ArraySession:
         """Compile the file. Raises OpenVINO's own exceptions."""
         import openvino
 
         # bfloat16, the default on processors that have it, would look like rounding and hide a wrong export.
         exact = {"INFERENCE_PRECISION_HINT": "f32"}
-        return OpenVinoSession(openvino.Core().compile_model(str(path), "CPU", exact))
-
-
-class OpenVinoSession:
-    """A compiled file."""
-
-    provider = "cpu"
-    nodes_on_cpu = None
-
-    def __init__(self, compiled: Any) -> None:
-        self._compiled = compiled
-
-    def run(self, inputs: Mapping[str, torch.Tensor], *, seed: int | None = None) -> list[torch.Tensor]:
-        """The graph's outputs, in the graph's order, for ``inputs`` by name. It cannot be seeded."""
-        outputs = self._compiled({name: as_array(tensor) for name, tensor in inputs.items()})
-        return [as_tensor(outputs[output]) for output in self._compiled.outputs]
+        compiled = openvino.Core().compile_model(str(path), "CPU", exact)
+        return ArraySession(lambda feeds: map(compiled(feeds).__getitem__, compiled.outputs))

@@ -1,10 +1,13 @@
-"""The protocol of runtimes: one loads a file, and the session that it returns runs it."""
+"""The protocol of runtimes: one loads a file, and the session that it returns runs it. And the runtimes by name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
+from onnx_ci.plugins import RUNTIMES, version_in_name
 
 if TYPE_CHECKING:
     import torch
@@ -42,3 +45,82 @@ class Runtime(Protocol):
 
     def load(self, path: Path, device: str) -> Session:
         """Load the file at ``path`` for ``device``. Raises what the runtime raises."""
+
+
+class ArraySession:
+    """A session on the CPU that cannot be seeded.
+
+    Args:
+        run_arrays: runs the file on numpy arrays by name, and returns its outputs in order.
+    """
+
+    provider = "cpu"
+    nodes_on_cpu = None
+
+    def __init__(self, run_arrays: Callable[[dict[str, Any]], Iterable[Any]]) -> None:
+        self._run_arrays = run_arrays
+
+    def run(self, inputs: Mapping[str, torch.Tensor], *, seed: int | None = None) -> list[torch.Tensor]:
+        """See :meth:`Session.run`."""
+        from onnx_ci.pipeline.model.arrays import as_array, as_tensor
+
+        return [as_tensor(output) for output in self._run_arrays({name: as_array(each) for name, each in inputs.items()})]
+
+
+def make_runtime(name: str, *, tf32: bool = False) -> Runtime:
+    """A runtime of :data:`onnx_ci.plugins.RUNTIMES`.
+
+    Args:
+        name: its name, with its version if that is not the installed one.
+        tf32: whether it may use TensorFloat-32 on CUDA; only ONNX Runtime can.
+
+    Raises:
+        EnvironmentLacksError: the version is not installed.
+    """
+    if version := version_in_name(name):
+        other: Runtime = RUNTIMES.versioned_class(name)(version)
+        return other
+    runtime: Runtime = OnnxRuntime(tf32=tf32) if name == "onnxruntime" else RUNTIMES.load(name)
+    return runtime if name in RUNTIMES.ours else _CheckedRuntime(name, runtime)
+
+
+class _CheckedRuntime:
+    """A runtime of another package. What it returns is checked, so that a mistake of the package is told as one.
+
+    Args:
+        name: the name of its entry point.
+        runtime: the runtime.
+    """
+
+    def __init__(self, name: str, runtime: Runtime) -> None:
+        self.name, self.is_deployed = name, runtime.is_deployed
+        self.missing_device = runtime.missing_device
+        self._runtime = runtime
+
+    def load(self, path: Path, device: str) -> Session:
+        session = self._runtime.load(path, device)
+        for member in ("run", "provider", "nodes_on_cpu"):
+            if not hasattr(session, member):
+                raise TypeError(f"what load() returns has no {member!r}")
+        return _CheckedSession(session)
+
+
+class _CheckedSession:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def provider(self) -> str:
+        return self._session.provider
+
+    @property
+    def nodes_on_cpu(self) -> tuple[str, ...] | None:
+        return self._session.nodes_on_cpu
+
+    def run(self, inputs: Mapping[str, torch.Tensor], *, seed: int | None = None) -> list[torch.Tensor]:
+        import torch
+
+        outputs: Any = self._session.run(inputs, seed=seed)
+        if not isinstance(outputs, (list, tuple)) or not all(isinstance(output, torch.Tensor) for output in outputs):
+            raise TypeError("run() must return a list of torch tensors")
+        return list(outputs)

@@ -6,14 +6,16 @@ report. Whether the exporter or ONNX Runtime is at fault decides who gets the re
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,11 +31,10 @@ from onnx_ci.opsets import OF_TORCH
 from onnx_ci.pipeline.model.arrays import as_array
 from onnx_ci.pipeline.model.live_model import PrepareError
 from onnx_ci.pipeline.prepare.prepare import prepare
-from onnx_ci.pipeline.reduce.program import Program
-from onnx_ci.pipeline.reduce.script import ExportCall, script, script_of_file
-from onnx_ci.pipeline.reduce.search import failing_part
-from onnx_ci.pipeline.reduce.smaller import smallest
-from onnx_ci.pipeline.reduce.trial import FAILURES, Failure, Made, Outcome, attempt, fails_like, make
+from onnx_ci.pipeline.reduce.program import Data, Program
+from onnx_ci.pipeline.reduce.script import ExportCall
+from onnx_ci.pipeline.reduce.search import called_programs, failing_part, parts_anywhere
+from onnx_ci.pipeline.reduce.trial import FAILURES, EagerRun, Failure, Outcome, attempt, fails_like, run_eagerly
 from onnx_ci.pipeline.run.onnx_reference import ReferenceRuntime
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.pipeline.run.runtime import Runtime
@@ -42,8 +43,9 @@ from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Message, Send
 from onnx_ci.results.json_data import from_json, to_json
-from onnx_ci.results.records import Finding, Severity
-from onnx_ci.tools.bundle.issue import Report, Tracker, issue_text, main_expression, title
+from onnx_ci.results.records import Finding, Severity, SourceLine
+from onnx_ci.tools.bundle.issue import Report, Tracker, issue_text, main_expression, script, script_of_file, title
+from onnx_ci.tools.bundle.smaller import smallest
 
 SCRIPT, FILE, DATA, VERSIONS, ISSUE = "reproduce.py", "model.onnx", "test_data_set_0", "versions.json", "issue.md"
 
@@ -66,18 +68,18 @@ class Reduced:
     program: Program
     how: ExportCall
     outcome: Outcome
-    made: Made
+    eager: EagerRun
 
 
 RunAll = Callable[..., Iterator[tuple[str, Message | Death]]]
 """Calls functions with recipes, each in a process of its own: :meth:`onnx_ci.engine.recipes.Recipes.run_all`."""
 
 
-def write_bundle(planned: CellSpec, findings: Sequence[Finding], folder: Path, settings: Settings, run_all: RunAll) -> str:
+def write_bundle(spec: CellSpec, findings: Sequence[Finding], folder: Path, settings: Settings, run_all: RunAll) -> str:
     """Write a folder with a script, a file, data and the text of an issue, and return where to report it, in words.
 
     Args:
-        planned: the cell, which has failed.
+        spec: the cell, which has failed.
         findings: what is wrong with it.
         folder: created if it does not exist; files of other names are left alone.
         settings: the settings.
@@ -89,7 +91,7 @@ def write_bundle(planned: CellSpec, findings: Sequence[Finding], folder: Path, s
     """
     _reportable(findings)
     with scratch_folder() as scratch:
-        report = _reduce(planned, findings, scratch, settings, run_all)
+        report = _reduce(spec, findings, scratch, settings, run_all)
         printed = _run_script(scratch)
         _clean(scratch / FILE)
         script, has_file = (scratch / SCRIPT).read_text(), (scratch / FILE).is_file()
@@ -102,11 +104,11 @@ def write_bundle(planned: CellSpec, findings: Sequence[Finding], folder: Path, s
     return f"{report.expression} fails by itself: run {SCRIPT} in {folder}, and report {ISSUE} to {report.tracker}"
 
 
-def _reduce(planned: CellSpec, findings: Sequence[Finding], folder: Path, settings: Settings, run_all: RunAll) -> Report:
+def _reduce(spec: CellSpec, findings: Sequence[Finding], folder: Path, settings: Settings, run_all: RunAll) -> Report:
     """Write the script, the file and the data, in a process of its own."""
-    write = functools.partial(_write, planned, findings, folder, settings)
+    write = functools.partial(_write, spec, findings, folder, settings)
     sent: dict[str, str] = {}
-    for _, event in run_all({"bundle": (planned.cell.recipe, write)}, Limits.of(planned)):
+    for _, event in run_all({"bundle": (spec.cell.recipe, write)}, Limits.of(spec)):
         if isinstance(event, Death):
             raise NoBundleError(f"the process that makes the fault smaller {event.message}")
         sent = event[LAST]
@@ -116,11 +118,11 @@ def _reduce(planned: CellSpec, findings: Sequence[Finding], folder: Path, settin
     return report
 
 
-def reduced(planned: CellTask, findings: Sequence[Finding], path: Path) -> Reduced:
+def reduced(task: CellTask, findings: Sequence[Finding], path: Path) -> Reduced:
     """The smallest program that fails as a cell does, in this process.
 
     Args:
-        planned: the cell, which has failed.
+        task: the cell, which has failed.
         findings: what is wrong with it.
         path: where programs are exported to. In the end, it is the file of the smallest program, if that has one.
 
@@ -128,24 +130,56 @@ def reduced(planned: CellTask, findings: Sequence[Finding], path: Path) -> Reduc
         NoBundleError: there is none.
     """
     first = _reportable(findings)
-    if planned.cell.exporter not in OF_TORCH:
-        raise NoBundleError(f"the script would call torch.onnx.export, which is not the exporter {planned.cell.exporter!r}")
-    how = ExportCall(exporter=planned.cell.exporter, opset=planned.cell.opset)
-    prepared = prepare(planned)
+    if task.cell.exporter not in OF_TORCH:
+        raise NoBundleError(f"the script would call torch.onnx.export, which is not the exporter {task.cell.exporter!r}")
+    how = ExportCall(exporter=task.cell.exporter, opset=task.cell.opset)
+    prepared = prepare(task)
     fails = fails_like(first, how, path)
     places = [first.source, *(culprit.source for each in findings for culprit in each.culprits)]
     lines = [each for each in places if each is not None]
     deadline = CLOCK.thread_time() + _SECONDS
-    part = failing_part(prepared, first, lines, fails, deadline)
+    part = failing_part(_parts([*called_programs(prepared, first)], lines, FAILURES[first.rule]), fails, deadline)
     if part is None:
         raise NoBundleError(_NOT_FOUND if CLOCK.thread_time() > deadline else _NOT_REPRODUCED)
     program = smallest(part, fails, CLOCK.thread_time() + _SECONDS)
-    outcome, made = attempt(program, how, path), make(program)
-    if outcome is None or made is None:
+    outcome, eager = attempt(program, how, path), run_eagerly(program)
+    if outcome is None or eager is None:
         raise NoBundleError("a part of the model fails by itself, but not each time")
-    return Reduced(program=program, how=how, outcome=outcome, made=made)
+    return Reduced(program=program, how=how, outcome=outcome, eager=eager)
 
 
+def _parts(programs: Sequence[Program], lines: Sequence[SourceLine], failure: Failure) -> Iterator[Program]:
+    """Parts of the programs: at and around the lines, with values of several kinds if the fault depends on them; then others.
+
+    Each time, they are exported with the sizes that they run with; if none fails, with the sizes of the example.
+    """
+    depends_on_values = failure in (Failure.RUN, Failure.VALUES)
+    draws = [*itertools.product(range(_SEEDS), Data)] if depends_on_values else [(0, Data.LIKE_RECORDED)]
+    at_lines = [[number for number, call in enumerate(program.calls) if call.source in lines] for program in programs]
+    for program, positions in zip(programs, at_lines, strict=True):
+        around = [program.part(each) for each in dict.fromkeys(map(tuple, _around(positions, len(program.calls))))]
+        for seed, data in draws:
+            yield from (dataclasses.replace(part, data=data, seed=seed) for part in around)
+    # Where wrong values come from is known, and elsewhere, other values could show another fault.
+    if not (depends_on_values and any(at_lines)):
+        yield from itertools.chain.from_iterable(map(parts_anywhere, programs))
+
+
+def _around(at_lines: Sequence[int], count: int) -> Iterator[Iterable[int]]:
+    """The positions of parts around the calls at some positions, the smallest first."""
+    if not at_lines:
+        return
+    yield from ([each] for each in at_lines)
+    yield at_lines
+    first, last = at_lines[0], at_lines[-1] + 1
+    for distance in range(1, _MOST_AROUND + 1):
+        yield range(max(0, first - distance), last)
+        yield range(max(0, first - distance), min(count, last + distance))
+
+
+_MOST_AROUND = 3
+"""How many calls before and after a line may belong to its fault."""
+_SEEDS = 3
 _NOT_FOUND = f"no part of the model that fails by itself was found in {_SECONDS:.0f} s"
 _NOT_REPRODUCED = (
     "the functions of torch that the model calls are exported right by themselves, so what is wrong is the model's Python code "
@@ -225,31 +259,29 @@ def _clean(path: Path) -> None:
 # --- in a process of its own
 
 
-def _write(
-    planned: CellSpec, findings: Sequence[Finding], folder: Path, settings: Settings, recipe: Recipe, send: Send
-) -> None:
+def _write(spec: CellSpec, findings: Sequence[Finding], folder: Path, settings: Settings, recipe: Recipe, send: Send) -> None:
     """Write the script, the file and the data."""
     try:
-        fault = reduced(with_recipe(planned, recipe, settings), findings, folder / FILE)
+        fault = reduced(with_recipe(spec, recipe, settings), findings, folder / FILE)
     except (NoBundleError, PrepareError) as error:
         send({LAST: {"problem": str(error)}})
         return
-    _write_data(fault.made, folder / DATA)
+    _write_data(fault.eager, folder / DATA)
     tracker, reason = _at_fault(fault, folder / FILE)
     head = title(fault.program, fault.how, fault.outcome, tracker)
     if tracker is Tracker.EXPORTER:
-        text = script(fault.program, fault.how, title=head, tolerance=fault.made.tolerance)
+        text = script(fault.program, fault.how, title=head, tolerance=fault.eager.tolerance)
     else:
-        text = script_of_file(title=head, tolerance=fault.made.tolerance)
+        text = script_of_file(title=head, tolerance=fault.eager.tolerance)
     (folder / SCRIPT).write_text(text)
     report = Report(title=head, tracker=tracker, reason=reason, expression=main_expression(fault.program))
     send({LAST: to_json(report)})
 
 
-def _write_data(made: Made, folder: Path) -> None:
+def _write_data(eager: EagerRun, folder: Path) -> None:
     """Inputs and expected outputs, as ONNX's own tests keep them."""
     folder.mkdir()
-    for kind, tensors in (("input", made.inputs), ("output", made.expected)):
+    for kind, tensors in (("input", eager.inputs), ("output", eager.expected)):
         for number, tensor in enumerate(tensors):
             onnx.save_tensor(onnx.numpy_helper.from_array(as_array(tensor)), str(folder / f"{kind}_{number}.pb"))
 
@@ -259,16 +291,16 @@ def _at_fault(fault: Reduced, path: Path) -> tuple[Tracker, str]:
     if fault.outcome.failure in (Failure.EXPORT, Failure.CHECK):
         return Tracker.EXPORTER, ""
     names = [each.name for each in onnx.load(path, load_external_data=False).graph.input]
-    feeds = dict(zip(names, fault.made.inputs, strict=True))
-    if _is_right(OnnxRuntime(optimize=False), path, feeds, fault.made):
+    feeds = dict(zip(names, fault.eager.inputs, strict=True))
+    if _is_right(OnnxRuntime(optimize=False), path, feeds, fault.eager):
         return Tracker.RUNTIME, "With all optimizations disabled, ONNX Runtime is right."
-    if _is_right(ReferenceRuntime(), path, feeds, fault.made):
+    if _is_right(ReferenceRuntime(), path, feeds, fault.eager):
         return Tracker.RUNTIME, "onnx's reference evaluator computes what PyTorch computes."
     return Tracker.EXPORTER, "onnx's reference evaluator does not compute what PyTorch computes either."
 
 
-def _is_right(runtime: Runtime, path: Path, feeds: Mapping[str, torch.Tensor], made: Made) -> bool:
+def _is_right(runtime: Runtime, path: Path, feeds: Mapping[str, torch.Tensor], eager: EagerRun) -> bool:
     try:
-        return made.is_right(runtime.load(path, "cpu").run(feeds))
+        return eager.is_right(runtime.load(path, "cpu").run(feeds))
     except Exception:  # each runtime raises its own classes
         return False

@@ -50,10 +50,10 @@ def _bundled(subject: NamedCell, result: CellResult, folder: Path, settings: Set
     recipes = subject.recipes
     if settings.isolation == "none":  # what a bug report tries may crash
         settings = dataclasses.replace(settings, isolation=DEFAULT_ISOLATION)
-        recipes = find_recipes(settings, (settings.root / recipes.scopes[subject.planned.cell.recipe].source,))
+        recipes = find_recipes(settings, (settings.root / recipes.scopes[subject.spec.cell.recipe].source,))
     try:
         with recipes:
-            return write_bundle(subject.planned, result.findings, folder, settings, recipes.run_all)
+            return write_bundle(subject.spec, result.findings, folder, settings, recipes.run_all)
     except NoBundleError as error:
         return f"no bug report is written: {error}"
     except OSError as error:

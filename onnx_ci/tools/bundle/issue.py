@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from onnx_ci.pipeline.reduce.program import Program
-from onnx_ci.pipeline.reduce.script import ExportCall, body
+from onnx_ci.pipeline.reduce.script import ExportCall, body, export_arguments, setup
 from onnx_ci.pipeline.reduce.trial import Failure, Outcome
 
 _MOST_SHOWN = 4
@@ -88,3 +88,66 @@ Versions:
 
 {listed}
 """
+
+
+# --- the scripts, which need torch, onnx, onnxruntime and numpy only, and exit 1 on the fault ----------------------------
+
+
+def script(program: Program, how: ExportCall, *, title: str, tolerance: float) -> str:
+    """The whole script.
+
+    Args:
+        program: the model and its inputs.
+        how: how it is exported.
+        title: what is wrong, in one line.
+        tolerance: the largest difference from PyTorch that is right.
+    """
+    model_and_inputs = setup(program)
+    functional = "import torch.nn.functional as F\n" if "F." in model_and_inputs else ""
+    arguments = export_arguments(program, how)
+    keywords = "".join(f", {name}={_quoted(value)}" for name, value in arguments.items())
+    if len(program.outputs) == 1:
+        outputs = "torch.as_tensor(session.run(None, feeds)[0])"
+    else:
+        outputs = "tuple(map(torch.as_tensor, session.run(None, feeds)))"
+    return f'''"""{title}"""
+import onnx
+import onnxruntime
+import torch
+{functional}
+{model_and_inputs}
+expected = model(*inputs)
+torch.onnx.export(model, {"example" if program.is_dynamic else "inputs"}, "model.onnx"{keywords})
+onnx.checker.check_model("model.onnx", full_check=True)
+session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
+feeds = dict(zip({_quoted(arguments["input_names"])}, (each.numpy() for each in inputs)))
+torch.testing.assert_close({outputs}, expected, rtol=0, atol={tolerance:.1g}, equal_nan=True)
+'''
+
+
+def script_of_file(*, title: str, tolerance: float) -> str:
+    """A script that runs ``model.onnx`` on the test data beside it, and fails where the outputs differ from those there."""
+    return f'''"""{title}"""
+from pathlib import Path
+
+import numpy
+import onnx
+import onnxruntime
+
+
+def tensors(kind):
+    files = sorted(Path("test_data_set_0").glob(f"{{kind}}_*.pb"))
+    return [onnx.numpy_helper.to_array(onnx.load_tensor(file)) for file in files]
+
+
+onnx.checker.check_model("model.onnx", full_check=True)
+session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
+feeds = dict(zip([each.name for each in session.get_inputs()], tensors("input")))
+for output, expected in zip(session.run(None, feeds), tensors("output"), strict=True):
+    numpy.testing.assert_allclose(output, expected, rtol=0, atol={tolerance:.1g}, equal_nan=True)
+'''
+
+
+def _quoted(value: object) -> str:
+    """Names and sizes in Python, with the quotes that formatters prefer."""
+    return repr(value).replace("'", '"')

@@ -1,1 +1,1 @@
-"""What is installed here in, what keeps cells from running out, each with its remedy: the command ``doctor``."""
+"""Installed packages and settings in, what prevents cells from running here out: the command ``doctor``."""

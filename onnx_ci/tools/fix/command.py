@@ -59,21 +59,20 @@ def fix(cell: str, write: bool, paths: tuple[Path, ...], **flags: str | None) ->
         sys.exit(exit_code([failed]))
     passing = []
     with subject.recipes as recipes:
-        search = Search(subject.planned, recipes, settings)
+        search = Search(subject.spec, recipes, settings)
         for attempts in (search.settings(failed), search.rewrites(failed)):
             for attempt in attempts:
-                click.echo(
-                    f"  {one_line(attempt.move.words)}: {style(describe_outcome(attempt.result), attempt.result.status)}"
-                )
+                words, status = one_line(attempt.remedy.words), attempt.result.status
+                click.echo(f"  {words}: {style(describe_outcome(attempt.result), status)}")
                 passing += [attempt] if attempt.passes else []
-        change = next((each.move for each in passing if each.move.texts), None)
+        change = next((each.remedy for each in passing if each.remedy.texts), None)
         others = [each for each in search.with_other_exporters(change) if not each.passes] if change is not None else []
     if change is not None:
         click.echo(f"\n{change.difference(Path.cwd())}", nl=False)
     for other in others:
-        warning = f"{other.move.words} passes today, and fails after this change: {describe_outcome(other.result)}"
+        warning = f"{other.remedy.words} passes today, and fails after this change: {describe_outcome(other.result)}"
         click.echo(f"\n{style(one_line(warning), other.result.status)}")
-    words = "".join(f"\n  {one_line(each.move.words)}{' (with a warning)' * bool(each.result.warnings)}" for each in passing)
+    words = "".join(f"\n  {one_line(each.remedy.words)}{' (with a warning)' * bool(each.result.warnings)}" for each in passing)
     click.echo(f"\nwhat passes:{words}" if passing else "\nnothing that was tried passes")
     if write and change is None:
         click.echo("no file is written: no change of code passes")
@@ -87,7 +86,7 @@ def _judged(subject: NamedCell, settings: Settings) -> CellResult:
     from onnx_ci.engine.session import Session
 
     with Session(settings, subject.recipes, is_reporting=False) as session:
-        return session.judge(dataclasses.replace(subject.planned, expectations=()))
+        return session.judge(dataclasses.replace(subject.spec, expectations=()))
 
 
 def _write(texts: Mapping[str, str]) -> None:

@@ -1,6 +1,6 @@
 """Known rewrites of a line of Python that an exporter freezes or loses, as changes of its file's text.
 
-A rewrite is a guess by the form of the code alone, and may well be wrong: :mod:`onnx_ci.tools.fix.trial` tries it.
+A rewrite is a guess by the form of the code alone, and may well be wrong: :mod:`onnx_ci.tools.fix.try_remedy` tries it.
 """
 
 from __future__ import annotations
@@ -45,10 +45,13 @@ def rewrites(text: str, line: int) -> Iterator[Rewrite]:
     function, statement = _function_around(module, line), _innermost(module, (ast.stmt,), line)
     if function is None or not isinstance(statement, ast.stmt):
         return
-    code, imported = _Code(text), _imported(module)
+    imports = [node for node in ast.walk(module) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    code, imported = _Code(text), {alias.asname or alias.name for node in imports for alias in node.names}
     numpy = imported & {"np", "numpy"}
     symbolic, with_numpy = _Symbolic(code), _Symbolic(code, numpy)
-    head = [function.body] if isinstance(function, ast.Lambda) else _without_body(statement)
+    # The expressions of a statement, without the statements in it.
+    head = [node for node in ast.iter_child_nodes(statement) if not isinstance(node, (ast.stmt, ast.excepthandler))]
+    head = [function.body] if isinstance(function, ast.Lambda) else head
     candidates = [
         ("keeps sizes and values as tensors", symbolic.edits(head)),
         ("computes both sides of the branch", _both_sides(code, module, statement, head)),
@@ -92,16 +95,6 @@ def _innermost(module: ast.Module, kinds: tuple[type[ast.stmt | ast.expr], ...],
         if contains and (innermost is None or node.lineno > innermost.lineno):
             innermost = node
     return innermost
-
-
-def _imported(module: ast.Module) -> set[str]:
-    imports = [node for node in ast.walk(module) if isinstance(node, (ast.Import, ast.ImportFrom))]
-    return {alias.asname or alias.name for node in imports for alias in node.names}
-
-
-def _without_body(statement: ast.stmt) -> Sequence[ast.AST]:
-    """The expressions of a statement, without the statements in it."""
-    return [node for node in ast.iter_child_nodes(statement) if not isinstance(node, (ast.stmt, ast.excepthandler))]
 
 
 # --- text -----------------------------------------------------------------------------------------------------------------

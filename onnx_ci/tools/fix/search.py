@@ -1,4 +1,4 @@
-"""In the process that decides: which moves are tried with a failing cell, and what came of each."""
+"""In the process that decides: which remedies are tried with a failing cell, and what came of each."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_ci.config.settings import Settings
-from onnx_ci.engine.messages import result_of_dead_process
+from onnx_ci.engine.deaths import LastSeen, evidence_of_death
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.environment.packages import newest_opset
 from onnx_ci.matrix.plan import CellSpec
 from onnx_ci.owners import Owner, owner_of
 from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.limits import Limits, default_jobs
-from onnx_ci.processes.supervisor import LAST, Death, Message
+from onnx_ci.processes.supervisor import LAST, Death
 from onnx_ci.results.records import AXES_OF_ONE, CellEvidence, CellResult, Severity, SourceLine, Status
 from onnx_ci.results.rules import RULES
-from onnx_ci.tools.fix.moves import Move, settings_moves, text_of
+from onnx_ci.tools.fix.remedies import Remedy, settings_remedies, text_of
 from onnx_ci.tools.fix.rewrites import rewrites
-from onnx_ci.tools.fix.trial import decided, try_move
+from onnx_ci.tools.fix.try_remedy import decided, try_remedy
 
 _LINES = 3
 """How many lines that a failure names are rewritten."""
@@ -31,9 +31,9 @@ _ROUNDS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """A move, and what came of it."""
+    """A remedy, and what came of it."""
 
-    move: Move
+    remedy: Remedy
     result: CellResult
     """The verdict on the changed cell."""
 
@@ -44,18 +44,18 @@ class Attempt:
 
 
 class Search:
-    """Tries moves with a failing cell, several at once, each in a process of its own.
+    """Tries remedies with a failing cell, several at once, each in a process of its own.
 
     Args:
-        planned: the cell.
+        spec: the cell.
         recipes: where the processes are started.
         settings: the settings of the run.
     """
 
-    def __init__(self, planned: CellSpec, recipes: Recipes, settings: Settings) -> None:
-        self._planned, self._recipes, self._settings = planned, recipes, settings
+    def __init__(self, spec: CellSpec, recipes: Recipes, settings: Settings) -> None:
+        self._spec, self._recipes, self._settings = spec, recipes, settings
         self._jobs = settings.jobs or default_jobs(usable_cores())
-        self._right_exporters: list[Move] = []
+        self._right_exporters: list[Remedy] = []
 
     def settings(self, failed: CellResult) -> Iterator[Attempt]:
         """Other settings of the export, and a larger example.
@@ -66,19 +66,19 @@ class Search:
         quick = dataclasses.replace(self._settings, locate=False)
         attempts = []
         axes = dict.fromkeys(axis for each in failed.findings for axis in each.details.get(AXES_OF_ONE, ()))
-        for attempt in self._try_all(settings_moves(self._planned, newest_opset(), [*axes]), quick):
+        for attempt in self._try_all(settings_remedies(self._spec, newest_opset(), [*axes]), quick):
             attempts.append(attempt)
             yield attempt
-        self._right_exporters = [each.move for each in attempts if each.passes and each.move.exporter]
-        opsets = {each.move.opset: each.passes for each in attempts if each.move.opset and each.move.exporter is None}
-        higher = {opset: passes for opset, passes in opsets.items() if opset > self._planned.cell.opset}
+        self._right_exporters = [each.remedy for each in attempts if each.passes and each.remedy.exporter]
+        opsets = {each.remedy.opset: each.passes for each in attempts if each.remedy.opset and each.remedy.exporter is None}
+        higher = {opset: passes for opset, passes in opsets.items() if opset > self._spec.cell.opset}
         passing = min((opset for opset, passes in higher.items() if passes), default=None)
         while passing is not None:
             failing = max((opset for opset, passes in higher.items() if not passes and opset < passing), default=passing - 1)
             if passing - failing < 2:
                 return
             middle = (failing + passing) // 2
-            (attempt,) = self._try_all([Move(words=f"opset {middle}", opset=middle)], quick)
+            (attempt,) = self._try_all([Remedy(words=f"opset {middle}", opset=middle)], quick)
             higher[middle] = attempt.passes
             passing = middle if attempt.passes else passing
             yield attempt
@@ -88,50 +88,47 @@ class Search:
 
         Where a change shows the next line that is wrong, it is kept, and that line is changed, too.
         """
-        kept = Move(words="")
+        kept = Remedy(words="")
         tried: list[Mapping[str, str]] = []
         for _ in range(_ROUNDS):
-            moves = [each for each in _moves(failed, kept) if each.texts not in tried]
-            tried += [each.texts for each in moves]
+            remedies = [each for each in _rewriting_remedies(failed, kept) if each.texts not in tried]
+            tried += [each.texts for each in remedies]
             attempts = []
-            for attempt in self._try_all(moves, self._settings):
+            for attempt in self._try_all(remedies, self._settings):
                 attempts.append(attempt)
                 yield attempt
             better = next((each for each in attempts if _shows_other_line(each.result, failed)), None)
             if better is None or any(each.passes for each in attempts):
                 return
-            failed, kept = better.result, better.move
+            failed, kept = better.result, better.remedy
 
-    def with_other_exporters(self, change: Move) -> Iterator[Attempt]:
+    def with_other_exporters(self, change: Remedy) -> Iterator[Attempt]:
         """A change of code with the exporters with which the cell passes without it: the recipe may be exported with them."""
-        moves = [dataclasses.replace(each, texts=change.texts) for each in self._right_exporters]
-        yield from self._try_all(moves, self._settings)
+        remedies = [dataclasses.replace(each, texts=change.texts) for each in self._right_exporters]
+        yield from self._try_all(remedies, self._settings)
 
-    def _try_all(self, moves: Sequence[Move], settings: Settings) -> Iterator[Attempt]:
-        """The attempts, in the order of the moves, each as soon as it and those before it are known."""
+    def _try_all(self, remedies: Sequence[Remedy], settings: Settings) -> Iterator[Attempt]:
+        """The attempts, in the order of the remedies, each as soon as it and those before it are known."""
         # After a change of code, the model is prepared with and without it, and the file is judged against both.
-        limits = Limits.of(self._planned).times(2)
+        limits = Limits.of(self._spec).times(2)
         works = {
-            place: (self._planned.cell.recipe, functools.partial(try_move, move, self._planned, settings))
-            for place, move in enumerate(moves)
+            place: (self._spec.cell.recipe, functools.partial(try_remedy, remedy, self._spec, settings))
+            for place, remedy in enumerate(remedies)
         }
         results: dict[int, CellResult] = {}
         shown = 0
         for place, event in self._recipes.run_all(works, limits, jobs=self._jobs):
-            if isinstance(event, Death) or LAST in event:
-                results[place] = _result(moves[place].cell(self._planned), event, settings)
+            cell = remedies[place].cell(self._spec)
+            if isinstance(event, Death):
+                results[place] = decided(cell, evidence_of_death(cell, event, LastSeen()), settings)
+            elif LAST in event:
+                results[place] = decided(cell, CellEvidence.from_json(event[LAST]), settings)
             while shown in results:
-                yield Attempt(move=moves[shown], result=results[shown])
+                yield Attempt(remedy=remedies[shown], result=results[shown])
                 shown += 1
 
 
-def _result(planned: CellSpec, event: Message | Death, settings: Settings) -> CellResult:
-    """The verdict on a changed cell, whose process has sent its evidence or died."""
-    evidence = result_of_dead_process(planned, event, "") if isinstance(event, Death) else CellEvidence.from_json(event[LAST])
-    return decided(planned, evidence, settings)
-
-
-def _moves(failed: CellResult, kept: Move) -> Iterator[Move]:
+def _rewriting_remedies(failed: CellResult, kept: Remedy) -> Iterator[Remedy]:
     """Every rewrite of the lines that a failure names, after a change that is kept."""
     for line in _lines(failed)[:_LINES]:
         file = str(Path.cwd() / line.file)
@@ -143,7 +140,7 @@ def _moves(failed: CellResult, kept: Move) -> Iterator[Move]:
             continue
         for rewrite in rewrites(text, line.line):
             words = "; ".join(filter(None, (kept.words, f"{line} {rewrite.words}")))
-            yield Move(words=words, texts={**kept.texts, file: rewrite.text})
+            yield Remedy(words=words, texts={**kept.texts, file: rewrite.text})
 
 
 def _lines(result: CellResult) -> list[SourceLine]:

@@ -63,10 +63,8 @@ def _moments(settings: Settings, last: int, recipes: tuple[str, ...]) -> list[Mo
             raise ConfigurationError(f"nothing is recorded for {recipe!r}{did_you_mean(recipe, recorded)}")
     if not recorded and not any(moment.problems for moment in moments):
         raise ConfigurationError(f"nothing was ever recorded in {folder.path}; record it with onnx-ci baseline update")
-    return [_only(recipes, moment) for moment in moments]
-
-
-def _only(recipes: tuple[str, ...], moment: Moment) -> Moment:
     if not recipes:
-        return moment
-    return replace(moment, baselines={name: baseline for name, baseline in moment.baselines.items() if name in recipes})
+        return moments
+    return [
+        replace(each, baselines={name: each.baselines[name] for name in recipes if name in each.baselines}) for each in moments
+    ]

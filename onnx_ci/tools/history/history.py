@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnx_ci.baseline.changes import Limits
-from onnx_ci.baseline.changes_by_opset import differences
+from onnx_ci.baseline.changes import Limits, differences
 from onnx_ci.baseline.entry import Entry
 from onnx_ci.baseline.file import Baseline, BaselineError, as_text, read
-from onnx_ci.baseline.folder import BaselineFolder
-from onnx_ci.baseline.revisions import baselines_now, files_at, git_of
+from onnx_ci.baseline.folder import BaselineFolder, files_at, git_of
 from onnx_ci.environment.git import Git
 
 
@@ -64,7 +62,7 @@ def history(folder: BaselineFolder, *, last: int) -> list[Moment]:
             else:
                 baselines[baseline.recipe] = baseline
         moments.append(Moment(commit=short, date=date, subject=subject, baselines=baselines, problems=tuple(problems)))
-    now = baselines_now(folder)
+    now = folder.load_all()
     if not moments or _texts(now) != _texts(moments[-1].baselines):
         moments.append(Moment(commit="", date="", subject="not committed", baselines=now))
     return moments
@@ -126,14 +124,12 @@ def _series(title: str, moments: Sequence[Sequence[Entry]]) -> Series:
         numbers = ((number(entry) for entry in entries) for entries in moments)
         return tuple(max((value for value in values if value is not None), default=None) for values in numbers)
 
+    def is_drift(line: tuple[str, ...]) -> bool:
+        return line[0] == "values" and line[-1] == "drift"
+
     return Series(
         title=title,
-        drift=largest(_drift),
+        drift=largest(lambda entry: max((each for line, each in entry.items() if is_drift(line)), default=None)),
         file_bytes=largest(lambda entry: entry["file-bytes",]),
         operators=largest(lambda entry: sum(value for line, value in entry.items() if line[0] == "operators")),
     )
-
-
-def _drift(entry: Entry) -> float | None:
-    drifts = (value for line, value in entry.items() if line[0] == "values" and line[-1] == "drift")
-    return max(drifts, default=None)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from onnx_ci.baseline.changes import Limits, in_bytes
 from onnx_ci.report.templates import asset, fill
 from onnx_ci.text import count
 from onnx_ci.tools.history.history import Moment, Series, series, steps
-from onnx_ci.tools.history.sparkline import trend
 
 
 def render(moments: Sequence[Moment], limits: Limits) -> str:
@@ -39,3 +40,58 @@ def _trends(series: Series, titles: Sequence[str]) -> dict[str, str]:
         "file_bytes": trend(series.file_bytes, titles, in_bytes),
         "operators": trend(series.operators, titles, "{:.0f}".format),
     }
+
+
+_WIDTH, _HEIGHT, _MARGIN = 220, 36, 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Mark:
+    x: str
+    y: str
+    kind: str
+    title: str
+
+
+def trend(values: Sequence[float | None], moments: Sequence[str], show: Callable[[float], str], *, is_log: bool = False) -> str:
+    """A line that steps from moment to moment, with a mark at each change and at the end; empty if there is no value.
+
+    Args:
+        values: one for each moment; ``None`` where there is none.
+        moments: the name of each, shown when the pointer is on a mark.
+        show: formats a value.
+        is_log: whether the scale is logarithmic.
+    """
+    recorded = [value for value in values if value is not None]
+    if not recorded:
+        return ""
+    heights = [_scaled(value, is_log) for value in recorded]
+    low, high = min(heights), max(heights)
+    path, marks, before = "", [], None
+    for place, value in enumerate(values):
+        if value is None:
+            before = None
+            continue
+        x = f"{_along(place / (len(values) - 1) if len(values) > 1 else 0.5, _WIDTH):.1f}"
+        share = (_scaled(value, is_log) - low) / (high - low) if high > low else 0.5
+        y = f"{_HEIGHT - _along(share, _HEIGHT):.1f}"
+        path += f"M{x} {y}h0" if before is None else f"H{x}V{y}"
+        if before is not None and value != before:
+            kind = "worse" if value > before else "mark"
+            marks.append(_Mark(x=x, y=y, kind=kind, title=f"{moments[place]}: {show(before)} → {show(value)}"))
+        elif place == len(values) - 1:
+            marks.append(_Mark(x=x, y=y, kind="mark", title=f"{moments[place]}: {show(value)}"))
+        before = value
+    first, last = show(recorded[0]), show(recorded[-1])
+    words = first if first == last else f"{first} → {last}"
+    return fill("sparkline.svg.jinja", __package__, width=_WIDTH, height=_HEIGHT, words=words, path=path, marks=marks)
+
+
+def _along(share: float, length: int) -> float:
+    return _MARGIN + (length - 2 * _MARGIN) * share
+
+
+def _scaled(value: float, is_log: bool) -> float:
+    if math.isnan(value) or value == math.inf:
+        value = 1e30
+    return math.log10(max(value, 1e-3)) if is_log else value

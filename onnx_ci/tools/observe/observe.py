@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import keyword
 import os
 import re
 import shlex
@@ -144,11 +145,17 @@ def recipes_of(models: Sequence[ObservedModel]) -> str:
     names: Counter[str] = Counter()
     text = f"{header}\nimport onnx_ci\nimport torch\n"
     for model in models:
-        name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", model.name.rpartition(".")[2]).lower()
+        name = recipe_name(model.name.rpartition(".")[2])
         names[name] += 1
         lines = _recipe(model, f"{name}_{names[name]}" if names[name] > 1 else name)
         text += "\n\n" + "".join(f"{line}\n" for line in lines)
     return text
+
+
+def recipe_name(name: str) -> str:
+    """``small_net`` for a class called ``SmallNet``."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    return f"{words}_model" if keyword.iskeyword(words) else words
 
 
 def _recipe(model: ObservedModel, name: str) -> Iterator[str]:
@@ -223,7 +230,7 @@ def _tensors(value: Any, path: tuple[str, ...] = ()) -> dict[str, Value]:
     """The tensors in the arguments of a call, by the names that the recipe gives them: ``image``, ``pair.0``."""
     if "dtype" in value:
         return {".".join(path): value}
-    items = next((value[kind] for kind in ("list", "tuple", "dict", "made") if kind in value), {} if path else value)
+    items = next((value[kind] for kind in ("list", "tuple", "dict", "keywords") if kind in value), {} if path else value)
     pairs = items.items() if isinstance(items, Mapping) else enumerate(items)
     return {name: each for key, item in pairs for name, each in _tensors(item, (*path, str(key))).items()}
 
@@ -272,7 +279,7 @@ def _written(value: Value) -> str | None:
         case {"dict": items}:
             written = {key: _written(item) for key, item in items.items()}
             return None if None in written.values() else f"{{{', '.join(f'{json.dumps(k)}: {v}' for k, v in written.items())}}}"
-        case {"made": items}:
+        case {"keywords": items}:
             written = {key: _written(item) for key, item in items.items()}
             given = ", ".join(f"{name}={text}" for name, text in written.items())
             return None if None in written.values() else f"{value['class']}({given})"
@@ -281,11 +288,11 @@ def _written(value: Value) -> str | None:
     return None
 
 
-def _classes(known: Any) -> Iterator[tuple[str, str]]:
+def _classes(value: Any) -> Iterator[tuple[str, str]]:
     """The modules and names of the classes that the recipe names."""
-    if isinstance(known, Mapping) and "module" in known:
-        yield known["module"], known["class"]
-    inside = known.values() if isinstance(known, Mapping) else known if isinstance(known, list) else ()
+    if isinstance(value, Mapping) and "module" in value:
+        yield value["module"], value["class"]
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     for each in inside:
         yield from _classes(each)
 

@@ -162,21 +162,21 @@ def _value(value: Any) -> Any:
         return {"plain": str(value)}
     if isinstance(value, type) and _can_be_imported(value):
         return {"class": value.__name__, "module": value.__module__}
-    return _made(value) or {"other": type(value).__name__}
+    return _construction(value) or {"other": type(value).__name__}
 
 
 def _can_be_imported(cls: type) -> bool:
     return "." not in cls.__qualname__ and cls.__module__ not in _MAIN
 
 
-def _made(value: Any) -> dict[str, Any] | None:
+def _construction(value: Any) -> dict[str, Any] | None:
     """The class and the keyword arguments that make an equal object, or that made a module; ``None`` if they are not known."""
     cls = type(value)
     if not _can_be_imported(cls):
         return None
     if isinstance(value, torch.nn.Module):
         arguments = (value.__dict__.get(_BUILT) or {}).get("arguments")
-        return None if arguments is None else {"class": cls.__name__, "module": cls.__module__, "made": arguments}
+        return None if arguments is None else {"class": cls.__name__, "module": cls.__module__, "keywords": arguments}
     if "__eq__" not in {name for base in cls.__mro__[:-1] for name in vars(base)}:
         return None  # two objects of it are never equal
     with contextlib.suppress(Exception):  # the class can raise anything, and take other arguments
@@ -186,5 +186,9 @@ def _made(value: Any) -> dict[str, Any] | None:
             defaults = usual if isinstance(usual, dict) else vars(usual)
             arguments = {name: each for name, each in arguments.items() if name not in defaults or defaults[name] != each}
         if cls(**arguments) == value:
-            return {"class": cls.__name__, "module": cls.__module__, "made": {k: _value(each) for k, each in arguments.items()}}
+            return {
+                "class": cls.__name__,
+                "module": cls.__module__,
+                "keywords": {k: _value(each) for k, each in arguments.items()},
+            }
     return None

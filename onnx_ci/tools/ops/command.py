@@ -17,7 +17,7 @@ from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.errors import ConfigurationError, ExitCode, existing_file
-from onnx_ci.matrix.plan import CellSpec, plan_of, with_recipe
+from onnx_ci.matrix.plan import CellSpec, spec_of, with_recipe
 from onnx_ci.matrix.scope import RecipeScope
 from onnx_ci.opsets import FIRST_DYNAMO_OPSET, OF_TORCH, format_opsets
 from onnx_ci.processes.control_groups import usable_cores
@@ -89,7 +89,7 @@ def _plans(scopes: Iterable[RecipeScope], settings: Settings) -> Iterator[CellSp
                 # For lower opsets, dynamo exports at its first one and converts the file: there is no list of their operators.
                 if exporter != "dynamo" or opset >= FIRST_DYNAMO_OPSET:
                     cell = Cell(source=scope.source, recipe=scope.name, exporter=exporter, opset=opset, device="cpu")
-                    yield plan_of(cell, scope, settings)
+                    yield spec_of(cell, scope, settings)
 
 
 def _supports(plans: Sequence[CellSpec], recipes: Recipes) -> Iterator[OperatorSupport]:
@@ -101,7 +101,7 @@ def _supports(plans: Sequence[CellSpec], recipes: Recipes) -> Iterator[OperatorS
     from onnx_ci.tools.ops.unsupported_ops import OperatorSupport
 
     settings = recipes.settings
-    works = {planned.cell: (planned.cell.recipe, functools.partial(_send_support, planned, settings)) for planned in plans}
+    works = {spec.cell: (spec.cell.recipe, functools.partial(_send_support, spec, settings)) for spec in plans}
     jobs = settings.jobs or default_jobs(usable_cores())
     for cell, event in recipes.run_all(works, Limits.of(settings), jobs=jobs):
         if isinstance(event, Death):
@@ -110,20 +110,20 @@ def _supports(plans: Sequence[CellSpec], recipes: Recipes) -> Iterator[OperatorS
             yield from_json(OperatorSupport, event[LAST])
 
 
-def _send_support(planned: CellSpec, settings: Settings, recipe: Recipe, send: Send) -> None:
+def _send_support(spec: CellSpec, settings: Settings, recipe: Recipe, send: Send) -> None:
     import torch
 
     from onnx_ci.tools.ops.unsupported_ops import operator_support
 
     torch.set_num_threads(1)
-    send({LAST: to_json(operator_support(with_recipe(planned, recipe, settings)))})
+    send({LAST: to_json(operator_support(with_recipe(spec, recipe, settings)))})
 
 
 def _show(plans: Iterable[CellSpec], support: dict[Cell, OperatorSupport]) -> None:
     """Print a table for each recipe with one exporter."""
     groups: dict[tuple[str, str], list[OperatorSupport]] = defaultdict(list)
-    for planned in plans:
-        groups[planned.cell.recipe, planned.cell.exporter].append(support[planned.cell])
+    for spec in plans:
+        groups[spec.cell.recipe, spec.cell.exporter].append(support[spec.cell])
     for (name, exporter), listings in groups.items():
         opsets = format_opsets(listing.cell.opset for listing in listings)
         click.echo(f"{name}, {exporter} at opset{'s' * (len(listings) > 1)} {opsets}:")

@@ -52,13 +52,13 @@ def known_opsets() -> tuple[int, ...]:
     return tuple(range(DEFAULT_OPSETS[0], min(_constants.ONNX_MAX_OPSET, onnx.defs.onnx_opset_version()) + 1))
 
 
-def operator_support(planned: CellTask) -> OperatorSupport:
+def operator_support(task: CellTask) -> OperatorSupport:
     """Export a cell, and record the operators that are not supported."""
-    cell = planned.cell
+    cell = task.cell
     unsupported: dict[str, str] = {}
     with captured(), scratch_folder() as scratch:
         try:
-            prepared = prepare(dataclasses.replace(planned, is_quick=True))
+            prepared = prepare(dataclasses.replace(task, is_quick=True))
         except (PrepareError, SkippedByRecipeError) as error:
             return OperatorSupport(cell=cell, failure=first_line(error))
         path = Path(scratch, "model.onnx")

@@ -113,7 +113,7 @@ def _write_apart(name: str, source: _Source, path: Path, settings: Settings, *, 
     limits = Limits.of(settings)
     events: Iterator[Message | Death]
     if isinstance(source, NamedCell):
-        cell = source.planned.cell
+        cell = source.spec.cell
         export = functools.partial(_write_export, name, cell, path, digests)
         events = (event for _, event in source.recipes.run_all({"show": (cell.recipe, export)}, limits))
     else:

@@ -42,7 +42,9 @@ def without_weights(model: ModelProto, folder: Path | None = None) -> ModelProto
             empty = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
             empty.data_location = TensorProto.EXTERNAL
             if folder is not None:
-                empty.external_data.add(key=_DIGEST, value=_digest(tensor, folder))
+                array = onnx.numpy_helper.to_array(tensor, base_dir=str(folder))
+                data = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
+                empty.external_data.add(key=_DIGEST, value=_short_digest(data))
             tensor.CopyFrom(empty)
     with contextlib.suppress(Exception):  # types are optional, and invalid graphs are reported elsewhere
         inferred = onnx.shape_inference.infer_shapes(model)
@@ -50,12 +52,6 @@ def without_weights(model: ModelProto, folder: Path | None = None) -> ModelProto
         inferred.graph.output.extend(model.graph.output)  # keep the declared types of outputs
         return inferred
     return model
-
-
-def _digest(tensor: TensorProto, folder: Path) -> str:
-    array = onnx.numpy_helper.to_array(tensor, base_dir=str(folder))
-    data = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
-    return _short_digest(data)
 
 
 def _short_digest(content: bytes) -> str:

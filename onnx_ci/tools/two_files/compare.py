@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import onnx
 
+from onnx_ci.api import FileOptions, settings_of
 from onnx_ci.config.settings import Settings, check_writable
 from onnx_ci.config.values import EVERY_RECIPE
+from onnx_ci.environment.versions import require_runtime
 from onnx_ci.errors import (
     ConfigurationError,
     EnvironmentLacksError,
@@ -33,11 +36,10 @@ from onnx_ci.processes.run_in_child import run_in_child
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.results.json_data import from_json, to_json
-from onnx_ci.results.records import Finding, Severity
+from onnx_ci.results.records import Finding, OutputDrift, Severity, Status, worst_of
 from onnx_ci.results.rules import finding
-from onnx_ci.tools.two_files.axes import Sizes, axis_variables
-from onnx_ci.tools.two_files.file_comparison import FileComparison
-from onnx_ci.tools.two_files.interfaces import ComparedFile, Interfaces, compare_interfaces, type_name
+from onnx_ci.results.verdict import Severities, broken_rules, with_severities
+from onnx_ci.tools.two_files.interfaces import ComparedFile, Interfaces, Sizes, axis_variables, compare_interfaces, type_name
 
 if TYPE_CHECKING:
     import torch
@@ -48,6 +50,80 @@ if TYPE_CHECKING:
 
 Announce = Callable[[str], None]
 """Tells the process that supervises the comparison about each step, which is the one to blame if this process dies."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileComparison:
+    """How two ONNX files differ, in their interfaces and in what they compute."""
+
+    reference: str
+    """The file whose outputs are taken as right and whose rounding is the unit of drift: the first one, unless it computes in
+    a lower precision than the second."""
+    tested: str
+    """The other file."""
+    findings: tuple[Finding, ...]
+    outputs: tuple[OutputDrift, ...] = ()
+    """How far the outputs of the tested file deviate, on each input that both accept."""
+    left_out: tuple[str, ...] = ()
+    """The names of inputs that both files reject, so that nothing was compared on them."""
+    log: str = ""
+    """The last output of a process that died."""
+
+    @property
+    def status(self) -> Status:
+        """``PASSED`` if the files are the same: no finding is an error."""
+        return Status.FAILED if broken_rules(self.findings) else Status.PASSED
+
+    @property
+    def worst(self) -> OutputDrift | None:
+        """The output with the largest drift relative to its limit; ``None`` if no numbers were compared."""
+        return worst_of(self.outputs)
+
+    def with_severities(self, severities: Severities) -> FileComparison:
+        """The same result, each fault once, with the severities that a project gives to rules."""
+        return replace(self, findings=tuple(with_severities(self.findings, severities)))
+
+
+class CompareOptions(FileOptions, total=False):
+    """The settings that affect a comparison of two files. Each takes the values that its flag or ``pyproject.toml`` takes."""
+
+    save_inputs: str | Path
+
+
+def compare(
+    a: str | Path,
+    b: str | Path,
+    *,
+    sizes: Mapping[str, int | Sequence[int]] | None = None,
+    **options: Unpack[CompareOptions],
+) -> FileComparison:
+    """Compare any two ONNX files: their interfaces, and what ONNX Runtime computes with them on the same inputs.
+
+    The inputs follow from the signature: several random ones, other sizes of dynamic axes, zeros, negated and larger numbers.
+    One of the files is the reference. ONNX's reference evaluator runs it in float64 where it can, and the unit of the
+    difference is the rounding of that file. If one file computes in a lower precision (float16, bfloat16, int8, int4), a
+    difference that the rounding of that precision explains is a note.
+
+    Args:
+        a: the path of a file, with its external data in the same folder.
+        b: the path of another file.
+        sizes: sizes of dynamic axes by name: ``{"batch": 4}``, or several to try: ``{"batch": (4, 1)}``. An axis without a
+            name is called ``input[axis]``. Default: onnx-ci chooses them.
+        **options: settings, as for :func:`run`.
+
+    Returns:
+        The findings and the drift of each output. Files that differ are a result, not an exception.
+
+    Raises:
+        OnnxCiError: a file does not exist, a setting or size is invalid, or ONNX Runtime is not installed.
+    """
+    settings = settings_of(options, CompareOptions.__optional_keys__, "a comparison of files")
+    require_runtime()
+    sizes_by_axis = {axis: (size,) if isinstance(size, int) else tuple(size) for axis, size in (sizes or {}).items()}
+    for axis, sizes_of_axis in sizes_by_axis.items():
+        if not sizes_of_axis or not all(isinstance(size, int) and size >= 1 for size in sizes_of_axis):
+            raise ConfigurationError(f"sizes[{axis!r}] must be sizes of at least 1, not {sizes_of_axis!r}")
+    return compare_files(Path(a), Path(b), settings, sizes=sizes_by_axis)
 
 
 def compare_files(first: Path, second: Path, settings: Settings, *, sizes: Sizes) -> FileComparison:

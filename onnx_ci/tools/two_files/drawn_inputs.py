@@ -12,7 +12,7 @@ from onnx_ci.errors import ConfigurationError, first_line
 from onnx_ci.onnx_model.signature import Value
 from onnx_ci.pipeline.inputs.probes import EXAMPLE
 from onnx_ci.results.json_data import shortened
-from onnx_ci.tools.two_files.axes import Sizes, axis_variables
+from onnx_ci.tools.two_files.interfaces import Sizes, axis_variables
 
 _SIZES = (None, 8, 16, 32, 64, 128, 224, 1)
 """The sizes of dynamic axes, in the order of trying; ``None`` for small ones that differ from each other."""

@@ -22,8 +22,8 @@ from onnx_ci.pipeline.run.quantized_file import Clipping
 from onnx_ci.results.records import Finding, OutputDrift, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.text import listed
-from onnx_ci.tools.two_files.axes import Sizes, axis_label, axis_variables
 from onnx_ci.tools.two_files.drawn_inputs import drawn_inputs
+from onnx_ci.tools.two_files.interfaces import Sizes, axis_label, axis_variables
 from onnx_ci.tools.two_files.loaded_file import LoadedFile
 from onnx_ci.tools.two_files.probes import FileProber
 

@@ -1,4 +1,4 @@
-"""Other versions of packages as a folder that goes first on the path of a child process.
+"""Which packages can matter, and other versions of them as a folder that goes first on the path of a child process.
 
 pip's resolver says which packages have to change. An installed package that would no longer have what it requires changes, too,
 except for onnx-ci and what was installed from source, such as the project: what those require is a constraint.
@@ -23,7 +23,9 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS
 from onnx_ci.errors import ConfigurationError
+from onnx_ci.plugins import EXPORTERS, RUNTIMES, STAGES
 from onnx_ci.text import listed, listed_shortly
 from onnx_ci.tools.versions import pip
 from onnx_ci.tools.versions.pip import ImpossibleError, Wheel
@@ -34,6 +36,17 @@ KEPT_FOR = 30 * _DAY
 """Seconds after its last use for which an overlay is kept."""
 _ABANDONED_AFTER = _DAY
 """Seconds after which an unfinished overlay is that of a dead process. A download can take hours."""
+
+TORCH = "torch"
+_DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
+    "torchscript": ("onnx",),
+    "dynamo": ("onnxscript", "onnx-ir", "onnx"),
+    "transformers": ("transformers", "onnxscript", "onnx-ir", "onnx"),
+    "onnxruntime": RUNTIME_DISTRIBUTIONS,
+    "reference": ("onnx",),
+    "float16": ("onnxconverter-common",),
+}
+"""What exporters, runtimes and stages work with, besides torch. The others are called as their distributions are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,15 +96,11 @@ def installed() -> dict[str, Installed]:
     for each in metadata.distributions():
         name = canonicalize_name(each.name or "")
         if name and name not in distributions:
-            is_kept = name == "onnx-ci" or _is_from_source(each)
+            direct_url = each.read_text("direct_url.json")
+            # A wheel from anywhere is as good as one from an index.
+            is_kept = name == "onnx-ci" or (direct_url is not None and "archive_info" not in direct_url)
             distributions[name] = Installed(version=each.version, requires=tuple(_requirements(each)), is_kept=is_kept)
     return distributions
-
-
-def _is_from_source(distribution: metadata.Distribution) -> bool:
-    """Whether it was installed from a folder or a repository. A wheel from anywhere is as good as one from an index."""
-    direct_url = distribution.read_text("direct_url.json")
-    return direct_url is not None and "archive_info" not in direct_url
 
 
 def _requirements(distribution: metadata.Distribution) -> Iterator[Requirement]:
@@ -107,6 +116,27 @@ def _is_required(requirement: Requirement) -> bool:
 
 def _fits(requirement: Requirement, version: str) -> bool:
     return requirement.specifier.contains(version, prereleases=True)
+
+
+def packages_of(exporter: str, runtimes: Iterable[str], stages: Iterable[str], installed: Mapping[str, Installed]) -> list[str]:
+    """The distributions that a cell depends on, and of which other versions can be tried: its stages' first, torch last.
+
+    Args:
+        exporter: what exports the cell.
+        runtimes: what runs its file.
+        stages: its post-export stages.
+        installed: what is installed.
+    """
+    parts = [*((STAGES, name) for name in stages), (EXPORTERS, exporter), *((RUNTIMES, name) for name in runtimes)]
+    names = [each for kind, name in parts for each in (*_DISTRIBUTIONS.get(name, (name,)), kind.distribution(name)) if each]
+    canonical = dict.fromkeys(canonicalize_name(name) for name in (*names, TORCH))
+    return [name for name in canonical if name in installed and not installed[name].is_kept]
+
+
+def all_packages(installed: Mapping[str, Installed]) -> list[str]:
+    """The distributions that some cell may depend on, and of which other versions can be tried."""
+    of_each = (packages_of(exporter, RUNTIMES, STAGES, installed) for exporter in EXPORTERS)
+    return list(dict.fromkeys(name for names in of_each for name in names))
 
 
 def kept_requirements(distributions: Mapping[str, Installed]) -> list[tuple[str, Requirement]]:
@@ -171,54 +201,37 @@ def resolved(request: Request) -> dict[str, Wheel]:
         except ImpossibleError as error:
             unmet = (pip.missing(each, pre=request.pre) for each in request.requirements)
             raise ImpossibleError(next(filter(None, unmet), str(error))) from None
-        more = [name for name in broken_by(_versions(wheels), distributions) if name not in requirements]
+        more = [
+            name
+            for name in broken_by({name: wheel.version for name, wheel in wheels.items()}, distributions)
+            if name not in requirements
+        ]
         if not more:
             return wheels
         requirements += more
 
 
-def _versions(wheels: Mapping[str, Wheel]) -> dict[str, str]:
-    return {name: wheel.version for name, wheel in wheels.items()}
+def environment_with(folder: Path | None) -> dict[str, str]:
+    """The environment variables of a process that imports what is in an overlay rather than what is installed."""
+    path = [str(folder or ""), os.environ.get("PYTHONPATH")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Overlay:
-    """Other versions, and the folder that they are in."""
-
-    versions: Mapping[str, str]
-    """The version of each package in it by name; none without a folder."""
-    folder: Path | None = None
-
-    def environment(self) -> dict[str, str]:
-        """The environment variables of a process that imports these versions."""
-        return dict(os.environ) if self.folder is None else environment_with(self.folder)
-
-
-def environment_with(folder: Path) -> dict[str, str]:
-    """The environment variables of a process that imports what is in a folder rather than what is installed."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
-
-
-NONE = Overlay(versions={})
-"""What is installed."""
-
-
-def overlay_of(wheels: Mapping[str, Wheel]) -> Overlay:
-    """The overlay with these wheels, which is installed unless it is kept from an earlier run.
+def overlay_of(wheels: Mapping[str, Wheel]) -> Path | None:
+    """The folder with these wheels, installed unless it is kept from an earlier run; ``None`` if there are no wheels.
 
     Raises:
         ConfigurationError: a wheel cannot be downloaded, or the folder cannot be written.
     """
     if not wheels:
-        return NONE
+        return None
     folder = folder_of(wheels)
-    overlay = Overlay(versions=_versions(wheels), folder=folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         _remove_old(folder.parent, but=folder.name)
         if folder.is_dir():
             os.utime(folder)
-            return overlay
+            return folder
         unfinished = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.tmp")
         try:
             unfinished.mkdir()
@@ -232,7 +245,7 @@ def overlay_of(wheels: Mapping[str, Wheel]) -> Overlay:
     except OSError as error:
         reason = f"{folder.parent} cannot be written: {error.strerror or error}; choose another folder with XDG_CACHE_HOME"
         raise ConfigurationError(f"other versions need a folder, and {reason}") from None
-    return overlay
+    return folder
 
 
 def folder_of(wheels: Mapping[str, Wheel]) -> Path:

@@ -20,11 +20,11 @@ from onnx_ci.results.records import Cell, CellResult, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import broken_rules
 from onnx_ci.text import without_commands
-from onnx_ci.tools.versions.overlay import Overlay, Request, overlay_of, resolved
+from onnx_ci.tools.versions.overlay import Request, environment_with, overlay_of, resolved
 from onnx_ci.tools.versions.pip import ImpossibleError, Wheel
 
 
-class Trials:
+class CachedRuns:
     """Runs of the same cells with other versions, each once.
 
     Args:
@@ -67,11 +67,11 @@ _LONGEST_FLAG = 100_000
 """Characters; Linux takes 131,072 bytes. Without the flag, more cells run than are needed."""
 
 
-def reported(overlay: Overlay, arguments: Iterable[str], settings: Settings) -> RunReport:
+def reported(overlay: Path | None, arguments: Iterable[str], settings: Settings) -> RunReport:
     """The report of ``onnx-ci run`` with the versions of an overlay.
 
     Args:
-        overlay: the versions.
+        overlay: the folder with them; ``None`` for what is installed.
         arguments: flags and paths of the command.
         settings: those of the project.
 
@@ -87,17 +87,17 @@ def reported(overlay: Overlay, arguments: Iterable[str], settings: Settings) -> 
         command += [f"--{option.name}={folder}/{option.name}" for option in written]
         problems = Path(folder, "stderr")
         with problems.open("w") as file:
-            code = _run(command, overlay.environment(), file)
+            code = _run(command, environment_with(overlay), file)
         lines = problems.read_text(encoding="utf-8", errors="replace").splitlines()
         last = next((line for line in reversed(lines) if line.strip()), "")
         reason = last.removeprefix("onnx-ci: ").strip() or f"the run ended with exit code {code}"
         try:
-            found = read_json(report)
+            outcome = read_json(report)
         except ConfigurationError:
             raise NothingReportedError(reason) from None
-        if not found.cells:
-            raise NothingReportedError(next((f"{each.source}: {each.message}" for each in found.problems), reason))
-        return found
+        if not outcome.cells:
+            raise NothingReportedError(next((f"{each.source}: {each.message}" for each in outcome.problems), reason))
+        return outcome
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], problems: IO[str]) -> int:
@@ -132,7 +132,7 @@ def flags_of(flags: Mapping[str, str | None]) -> list[str]:
     return [f"--{option.name}" if option.is_switch else f"--{option.name}={value}" for option, value in given]
 
 
-def only(cells: Collection[Cell], settings: Settings) -> dict[str, str]:
+def flags_for(cells: Collection[Cell], settings: Settings) -> dict[str, str]:
     """The flags that run these cells alone, and nothing that is not needed to tell whether they pass, by their fields.
 
     They take the place of those that the command was given: a list whose flag is given twice has both.

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import click
+from packaging.version import InvalidVersion, Version
 
 from onnx_ci.cli.common import options_of, settings_from, style, with_colour, with_exit_code
 from onnx_ci.cli.grouped_help import GroupedCommand
 from onnx_ci.config.options import Role, options_with
 from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS, version_of
 from onnx_ci.errors import ConfigurationError, ExitCode
+from onnx_ci.plugins import version_in_name
 from onnx_ci.report.causes import describe_cells_by_recipe
 from onnx_ci.report.grid import format_result
 from onnx_ci.report.text import table_lines
-from onnx_ci.results.records import Cell, CellResult
+from onnx_ci.results.records import Cell, CellResult, Finding, Severity, Status
 from onnx_ci.text import listed, one_line
-
-if TYPE_CHECKING:
-    from onnx_ci.tools.versions.runtimes import Support
+from onnx_ci.tools.versions import pip
+from onnx_ci.tools.versions.runs import flags_of, reported
 
 _OPTIONS = [
     option.name
@@ -52,12 +54,6 @@ def runtimes(since: str, paths: tuple[Path, ...], **flags: str | None) -> NoRetu
       onnx-ci runtimes
       onnx-ci runtimes --since=1.20 --opsets=13,18 --exporters=torchscript,dynamo
     """
-    from packaging.version import InvalidVersion, Version
-
-    from onnx_ci.tools.versions.overlay import NONE
-    from onnx_ci.tools.versions.runs import flags_of, reported
-    from onnx_ci.tools.versions.runtimes import releases, support_of
-
     settings = settings_from(flags)
     installed = next(filter(None, map(version_of, RUNTIME_DISTRIBUTIONS)), None)
     if installed is None:
@@ -70,7 +66,7 @@ def runtimes(since: str, paths: tuple[Path, ...], **flags: str | None) -> NoRetu
         raise ConfigurationError(f"--since={since}: no release from there on is older than the installed {installed}")
     names = ["onnxruntime", *(f"onnxruntime@{version}" for version in versions)]
     fixed = {"runtimes": ",".join(names), "devices": "cpu", "locate": "false"}
-    report = reported(NONE, [*flags_of({**flags, **fixed}), *map(str, paths)], settings)
+    report = reported(None, [*flags_of({**flags, **fixed}), *map(str, paths)], settings)
     supports = {result.cell: support_of(result, versions, installed) for result in report.cells}
 
     def word_of(result: CellResult | None) -> str:
@@ -99,3 +95,55 @@ def _reasons(supports: Mapping[Cell, Support]) -> Iterator[str]:
             versions[version], cells[cell] = None, None
     for (rule, message), (versions, cells) in groups.items():
         yield f"{rule} with {listed(versions)}: {message}: {describe_cells_by_recipe(cells)}"
+
+
+def releases(since: Version, before: Version) -> list[str]:
+    """The first release of each minor version of ONNX Runtime that this Python can use, in ascending order.
+
+    Raises:
+        ConfigurationError: the package index cannot be asked.
+    """
+    firsts: dict[tuple[int, int], Version] = {}
+    for version in pip.available("onnxruntime"):
+        if since <= version < before:
+            firsts.setdefault((version.major, version.minor), version)
+    return [str(version) for version in firsts.values()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Support:
+    """Which versions compute the file of a cell right."""
+
+    oldest: str
+    """The oldest version from which on all do; empty if the installed one does not, or the cell was not judged."""
+    is_wrong: bool
+    """Whether the installed one does not, and the recipe does not expect that."""
+    wrong: Mapping[str, Finding]
+    """What goes wrong in other ones, by version."""
+
+
+def support_of(result: CellResult, versions: Sequence[str], installed: str) -> Support:
+    """Which versions compute the file of a cell right.
+
+    Args:
+        result: of a run with each of ``versions`` and with what is installed.
+        versions: in ascending order, all older than the installed one.
+        installed: the installed one.
+    """
+    wrong: dict[str, Finding] = {}
+    own: list[Finding] = []
+    for error in result.findings:
+        if error.severity is Severity.ERROR:
+            if version := version_in_name(str(error.details.get("runtime", ""))):
+                wrong.setdefault(version, error)
+            else:
+                own.append(error)
+    if own or result.status in (Status.SKIPPED, Status.ERROR):
+        is_wrong = result.status is Status.ERROR or not all(each.is_expected for each in own)
+        return Support(oldest="", is_wrong=is_wrong, wrong={})
+    right = installed
+    for version in reversed(versions):
+        if version in wrong:
+            break
+        right = version
+    return Support(oldest=right, is_wrong=False, wrong=wrong)

@@ -1,4 +1,4 @@
-"""Which version of which package makes cells right or wrong: what is tried, and in which order. Trials are the caller's."""
+"""Which version of which package makes cells right or wrong: what is tried, and in which order. CachedRuns are the caller's."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from packaging.version import Version
 
 T = TypeVar("T")
 
-Trial = Callable[[T], bool | None]
+Check = Callable[[T], bool | None]
 """Whether something holds with a version; ``None`` if that version cannot be had."""
 
 
-def first_that_holds(versions: Sequence[T], holds: Trial[T]) -> tuple[T, T | None]:
+def first_that_holds(versions: Sequence[T], holds: Check[T]) -> tuple[T, T | None]:
     """The first version with which something holds, by bisection, and the last one before it with which it does not.
 
     Args:
@@ -57,8 +57,8 @@ class Repair:
         return f"passes with {self.package} {self.version}{others} (fails with {self.fails_with})"
 
 
-def newer_repair(package: str, today: Version, versions: Sequence[Version], passes: Trial[Version]) -> Repair | None:
-    """The first newer version with which the cell passes, if it does with the newest: at most log2(n) + 1 trials.
+def newer_repair(package: str, today: Version, versions: Sequence[Version], passes: Check[Version]) -> Repair | None:
+    """The first newer version with which the cell passes, if it does with the newest: at most log2(n) + 1 runs.
 
     Args:
         package: its name.
@@ -69,10 +69,10 @@ def newer_repair(package: str, today: Version, versions: Sequence[Version], pass
     return _repair(package, today, [each for each in versions if _public(each) > _public(today)], passes)
 
 
-def older_repair(package: str, today: Version, versions: Sequence[Version], passes: Trial[Version]) -> Repair | None:
+def older_repair(package: str, today: Version, versions: Sequence[Version], passes: Check[Version]) -> Repair | None:
     """The last older version with which the cell passes, if it does with the one before or with the oldest.
 
-    At most log2(n) + 2 trials; the arguments are those of :func:`newer_repair`.
+    At most log2(n) + 2 runs; the arguments are those of :func:`newer_repair`.
     """
     older = [each for each in reversed(versions) if _public(each) < _public(today)]
     for place, version in enumerate(older):
@@ -84,7 +84,7 @@ def older_repair(package: str, today: Version, versions: Sequence[Version], pass
     return None
 
 
-def _repair(package: str, wrong: Version, versions: Sequence[Version], passes: Trial[Version]) -> Repair | None:
+def _repair(package: str, wrong: Version, versions: Sequence[Version], passes: Check[Version]) -> Repair | None:
     """The first of ``versions`` with which the cell passes, which is next to ``wrong``, if it does with the last one."""
     for last in range(len(versions), 0, -1):
         if (answer := passes(versions[last - 1])) is None:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import click
+from packaging.version import Version
 
 from onnx_ci.cli.common import options_of, settings_from, style, with_colour, with_exit_code
 from onnx_ci.cli.grouped_help import GroupedCommand
 from onnx_ci.config.options import Role, options_with
-from onnx_ci.errors import ExitCode
+from onnx_ci.config.settings import Settings
+from onnx_ci.errors import ConfigurationError, ExitCode
 from onnx_ci.report.causes import describe_cells_by_recipe, shared_failures
-from onnx_ci.report.comparison import Movement, RunComparison, changed_rows
+from onnx_ci.report.comparison import Measure, Movement, RunComparison, changed_rows, compare_runs
 from onnx_ci.report.text import finding_lines
-from onnx_ci.results.records import Problem, Status
+from onnx_ci.results.records import Cell, CellResult, Problem, Status
 from onnx_ci.text import count, listed_shortly, one_line
-
-if TYPE_CHECKING:
-    from onnx_ci.tools.versions.upgrade import Upgraded
+from onnx_ci.tools.versions import pip
+from onnx_ci.tools.versions.overlay import Request, all_packages, in_words, installed, overlay_of, resolved
+from onnx_ci.tools.versions.pip import Wheel
+from onnx_ci.tools.versions.runs import CachedRuns, NothingReportedError, flags_for, flags_of, reported
+from onnx_ci.tools.versions.search import blame, first_that_holds
 
 _OPTIONS = [
     option.name
@@ -62,11 +68,6 @@ def upgrade(
       onnx-ci upgrade --to='torch==2.15.*' --opsets=13,18
       onnx-ci upgrade --pre --select='resnet*'
     """
-    from onnx_ci.tools.versions.overlay import Request, installed, resolved
-    from onnx_ci.tools.versions.packages import all_packages
-    from onnx_ci.tools.versions.runs import Trials, flags_of, only
-    from onnx_ci.tools.versions.upgrade import faults, upgraded
-
     settings = settings_from(flags)
     today = {name: each.version for name, each in installed().items()}
     request = Request(requirements=to or tuple(all_packages(installed())), constraints=constraint, upgrade=True, pre=pre)
@@ -82,35 +83,35 @@ def upgrade(
     heading = listed_shortly([changes[name] for name in named], _MOST_SHOWN)
     heading = one_line(heading + (f", with {listed_shortly(needed, _MOST_SHOWN)}" if needed else ""))
     arguments = [*flags_of(flags), *map(str, paths)]
-    found = upgraded(wheels, arguments, settings)
-    lines = list(_lines(found))
+    judged = upgraded(wheels, arguments, settings)
+    lines = list(_lines(judged))
     if not lines:
-        click.echo(f"nothing changed in {count(found.cells, 'cell')}: {heading}")
+        click.echo(f"nothing changed in {count(judged.cells, 'cell')}: {heading}")
         sys.exit(ExitCode.PASSED)
     click.echo(style(heading, None))
     for line in map(one_line, lines):
         click.echo(style(line, Status.FAILED) if line.startswith("broke: ") else line)
-    if found.broken:
-        trials = Trials([*flags_of({**flags, **only(found.broken, settings)}), *map(str, paths)], settings, request)
-        left = found.broken
-        for fault in faults(found.broken, wheels, named, trials, pre=pre):
+    if judged.broken:
+        runs = CachedRuns([*flags_of({**flags, **flags_for(judged.broken, settings)}), *map(str, paths)], settings, request)
+        left = judged.broken
+        for fault in faults(judged.broken, wheels, named, runs, pre=pre):
             verb, right = ("breaks", f" (right with {fault.right})") if fault.right else ("break", "")
             click.echo(one_line(f"{fault.versions} {verb} {describe_cells_by_recipe(fault.cells)}{right}"))
             left = [cell for cell in left if cell not in fault.cells]
         if left:
             click.echo(one_line(f"no package, and no pair of them, breaks by itself {describe_cells_by_recipe(left)}"))
-    sys.exit(ExitCode.FAILED if found.broken or found.problems else ExitCode.PASSED)
+    sys.exit(ExitCode.FAILED if judged.broken or judged.problems else ExitCode.PASSED)
 
 
-def _lines(found: Upgraded) -> Iterator[str]:
+def _lines(judged: Upgraded) -> Iterator[str]:
     """What broke, with its causes, what got better, and what else changed."""
-    for problem in found.problems:
+    for problem in judged.problems:
         yield f"broke: {problem.source}: {problem.message}" if isinstance(problem, Problem) else f"broke: {problem}"
-    for failure in shared_failures(found.results):
+    for failure in shared_failures(judged.results):
         yield f"broke: {failure.title}"
         yield from (f"    {line}" for line in finding_lines(failure.first.findings, code_in=Path.cwd()))
-    if found.comparison is not None:
-        yield from _other_lines(found.comparison)
+    if judged.comparison is not None:
+        yield from _other_lines(judged.comparison)
 
 
 def _other_lines(comparison: RunComparison) -> Iterator[str]:
@@ -126,3 +127,140 @@ def _other_lines(comparison: RunComparison) -> Iterator[str]:
     for row in changed_rows(dataclasses.replace(comparison, moved=tuple(changed))):
         values = f", {row.before} → {row.after}" if row.before else ""
         yield f"{row.mark or 'changed'}: {row.title} at opset {row.opsets}: {row.words}{values}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upgraded:
+    """The cells with what is installed and with newer versions."""
+
+    comparison: RunComparison | None
+    """Without the times, and without what broke; ``None`` if nothing ran with the newer versions."""
+    broken: Sequence[Cell]
+    """The cells that do not fail with what is installed, and do with the newer versions."""
+    results: Sequence[CellResult]
+    """Their results, as far as there are any."""
+    problems: Sequence[Problem | str]
+    """What is wrong with the newer versions besides: problems of recipe files, or why nothing ran."""
+    cells: int
+    """How many cells were judged with what is installed."""
+
+
+def upgraded(wheels: Mapping[str, Wheel], arguments: Sequence[str], settings: Settings) -> Upgraded:
+    """Judge the cells twice.
+
+    Args:
+        wheels: the newer versions.
+        arguments: flags and paths of ``onnx-ci run``.
+        settings: those of the project.
+
+    Raises:
+        ConfigurationError: nothing runs with what is installed, or the newer versions cannot be installed.
+    """
+    overlay = overlay_of(wheels)
+    try:
+        before = reported(None, arguments, settings)
+    except NothingReportedError as error:
+        raise ConfigurationError(f"with what is installed, nothing runs: {error}") from None
+    right = [result.cell for result in before.cells if not result.status.is_bad and result.status is not Status.SKIPPED]
+    try:
+        after = reported(overlay, arguments, settings)
+    except NothingReportedError as error:
+        return Upgraded(comparison=None, broken=right, results=(), problems=(str(error),), cells=len(before.cells))
+    results = {result.cell: result for result in after.cells}
+    sources = {each.source for each in before.problems}  # their messages can contain the path of an overlay
+    problems = [each for each in after.problems if each.source not in sources]
+    is_short = bool(problems or after.not_run)
+    comparison = _without_times(compare_runs(after, before, settings.baseline_limits))
+    new = [each.cell for each in comparison.news if each.movement is Movement.BROKE and each.before is None]
+    broken = [cell for cell in (*right, *new) if _is_broken(results.get(cell), is_short=is_short)]
+    others = tuple(each for each in comparison.news if each.cell not in broken)
+    return Upgraded(
+        comparison=replace(comparison, moved=others),
+        broken=broken,
+        results=[results[cell] for cell in broken if cell in results],
+        problems=problems,
+        cells=len(before.cells),
+    )
+
+
+def _is_broken(result: CellResult | None, *, is_short: bool) -> bool:
+    """Whether a cell fails; one that fails no longer, although its recipe expects that, does not.
+
+    Args:
+        result: its result, if there is one.
+        is_short: whether results are missing that should be there. Otherwise, a cell without one does not exist with these
+            versions.
+    """
+    return is_short if result is None else result.status.is_bad and result.status is not Status.XPASSED
+
+
+def _without_times(comparison: RunComparison) -> RunComparison:
+    """Times depend on the machine, and on what is cached."""
+    moved = (
+        replace(each, measures=tuple(change for change in each.measures if change.measure is not Measure.TIME))
+        for each in comparison.moved
+    )
+    return replace(comparison, moved=tuple(moved))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """Newer versions that break cells."""
+
+    versions: str
+    """In words."""
+    right: str
+    """The last version before with which the cells are right; empty for a pair."""
+    cells: Sequence[Cell]
+
+
+def faults(
+    broken: Sequence[Cell], wheels: Mapping[str, Wheel], packages: Sequence[str], runs: CachedRuns, *, pre: bool = False
+) -> Iterator[Fault]:
+    """Which newer versions break which cells: one package at a time, then pairs; of one package, the first version.
+
+    Args:
+        broken: the cells that all of the newer versions break.
+        wheels: the newer versions.
+        packages: those that are tried.
+        runs: runs of these cells.
+        pre: whether pre-releases count.
+    """
+
+    def pins(names: Sequence[str]) -> list[str]:
+        return [f"{name}=={wheels[name].version}" for name in names]
+
+    def breaks(*requirements: str) -> Sequence[Cell] | None:
+        """The cells that fail with these versions; ``None`` if they cannot be had."""
+        needed = runs.wheels(*requirements)
+        if needed is None or needed == wheels:
+            return needed if needed is None else broken
+        results = runs.results(needed)
+        if isinstance(results, str):
+            return broken
+        return [cell for cell in broken if _is_broken(results.get(cell), is_short=True)]
+
+    # A package that needs no other one is tried before those that need it.
+    candidates = [name for name in packages if name in wheels]
+    candidates.sort(key=lambda name: len(runs.wheels(*pins([name])) or wheels))
+    for names, cells in blame(candidates, broken, lambda names: breaks(*pins(names)) or ()).items():
+        needed = runs.wheels(*pins(names)) or {}
+        words = in_words(names, {name: wheel.version for name, wheel in needed.items()})
+        if len(names) > 1:
+            yield Fault(versions=f"{words} together", right="", cells=cells)
+            continue
+        (name,) = names
+        present = installed().get(name)
+        old, new = Version("0" if present is None else present.version), Version(wheels[name].version)
+        between = [each for each in pip.available(name, pre=pre) if Version(old.public) < Version(each.public) < new]
+        groups: dict[tuple[Version, Version], list[Cell]] = {}
+        for cell in cells:
+            first, right = first_that_holds([*between, new], functools.partial(_breaks, breaks, name, cell))
+            groups.setdefault((first, right or old), []).append(cell)
+        for (first, right), group in groups.items():
+            yield Fault(versions=words if first == new else f"{name} {first}", right=str(right), cells=group)
+
+
+def _breaks(breaks: Callable[[str], Sequence[Cell] | None], name: str, cell: Cell, version: Version) -> bool | None:
+    cells = breaks(f"{name}=={version}")
+    return None if cells is None else cell in cells

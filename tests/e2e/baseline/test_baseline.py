@@ -12,9 +12,8 @@ import pytest
 from toolbox.projects import ROOT
 from toolbox.recorded import FACTS, changed, drift_of, keeper, result_of, values
 
-from onnx_ci.baseline.changes_by_opset import differences
-from onnx_ci.baseline.folder import BaselineFolder
-from onnx_ci.baseline.revisions import baselines_at
+from onnx_ci.baseline.changes import differences
+from onnx_ci.baseline.folder import BaselineFolder, baselines_at
 from onnx_ci.config.values import BASELINE_LIMITS
 
 # --- processes

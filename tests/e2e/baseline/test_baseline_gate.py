@@ -204,7 +204,7 @@ def test_other_threads_and_another_optimizer_are_no_change(project):
         baselines = Baselines(settings)
         judged = []
         with Engine(runtimes=[runtime]) as engine:
-            for found in engine.run(plan(discover(settings).recipes.values(), settings).cells):
+            for found in map(engine.run_cell, plan(discover(settings).recipes.values(), settings).cells):
                 findings = (*found.findings, *baselines.findings(found, is_clean=not found.findings))
                 judged.append(decide(dataclasses.replace(found, findings=findings)))
         if baselines.is_recording:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnx_ci.engine import worker as host
+from onnx_ci.engine import worker
 
-_run_cell, _report_stages = host._run_cell, host.report_stages
+_run_cell, _report_stages = worker._run_cell, worker.report_stages
 
 
 @dataclass(frozen=True)
@@ -23,20 +23,20 @@ class Dying:
     folder: Path
     """Where ``count`` tells how many stages have begun there, and the name of the last one."""
 
-    def run_worker(self, jobs, *others):
-        """In place of :func:`onnx_ci.engine.messages.run_worker`."""
-        host._run_cell = self._run_cell
-        self._count("host" if jobs[0].planned.cell.recipe == "victim" else "")
-        host.serve(jobs, *others)
+    def run_worker(self, first, *others):
+        """In place of :func:`onnx_ci.engine.recipe_process.run_worker`."""
+        worker._run_cell = self._run_cell
+        self._count("host" if first.spec.cell.recipe == "victim" else "")
+        worker.serve(first, *others)
 
-    def _run_cell(self, engine, planned, *others):
-        is_it = planned.cell.recipe == "victim" and planned.cell.opset == 13
+    def _run_cell(self, engine, task, *others):
+        is_it = task.cell.recipe == "victim" and task.cell.opset == 13
         self._count("cell" if is_it else "")
-        _run_cell(engine, planned, *others)
+        _run_cell(engine, task, *others)
 
     def _count(self, here: str) -> None:
         """Count the stages of this process from now on, if it is the one."""
-        host.report_stages = self._report_and_die if here == self.place else _report_stages
+        worker.report_stages = self._report_and_die if here == self.place else _report_stages
 
     def _report_and_die(self, listener: Callable[[str], None]) -> None:
         count = 0

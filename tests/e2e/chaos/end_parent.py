@@ -18,29 +18,33 @@ import onnxruntime  # noqa: F401
 import torch  # noqa: F401
 
 from onnx_ci.cli.main import main
-from onnx_ci.engine.scheduler import IsolatedEngine
+from onnx_ci.engine.file_processes import FileProcesses
+from onnx_ci.engine.session import Session
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.results.files import read_json
 
 
 def run(last: int) -> None:
     """The command, killed after it has handled so many messages; how many results it had reached is in the file ``reached``."""
-    handle, finish = IsolatedEngine._handle, IsolatedEngine._finish
+    keep, wait = Session._keep, FileProcesses.wait
     count = 0
 
-    def handle_and_die(engine, key, event):
+    def wait_and_die(processes, seconds=None):
         nonlocal count
-        handle(engine, key, event)
-        count += 1
         if count == last:
             os.kill(os.getpid(), signal.SIGKILL)
+        if not processes.unread:
+            processes.unread = wait(processes, seconds)
+        news, processes.unread = processes.unread[:1], processes.unread[1:]
+        count += len(news)
+        return news
 
-    def finish_and_note(engine, evidence, seen):
-        finish(engine, evidence, seen)
+    def keep_and_note(session, finished, **options):
+        keep(session, finished, **options)
         with Path("reached").open("a") as file:
-            file.write(f"{evidence.cell.id}\n")
+            file.write(f"{finished.evidence.cell.id}\n")
 
-    IsolatedEngine._handle, IsolatedEngine._finish = handle_and_die, finish_and_note
+    FileProcesses.unread, FileProcesses.wait, Session._keep = [], wait_and_die, keep_and_note
     with contextlib.redirect_stdout(Path(os.devnull).open("w")):
         main(["run", "--report=r.json", "--no-cache"])
 

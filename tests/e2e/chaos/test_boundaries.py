@@ -15,11 +15,11 @@ from e2e.chaos import end_parent
 from e2e.chaos.dying import Dying
 from e2e.chaos.faults import healthy
 from e2e.chaos.running import ISOLATION
-from toolbox.cells import recipe_of
+from toolbox.cells import evidence_of, recipe_of
 
 from onnx_ci.config.settings import load_settings
 from onnx_ci.engine import scheduler
-from onnx_ci.matrix.plan import plan_cell
+from onnx_ci.matrix.plan import task_of
 from onnx_ci.results.records import Cell, Severity
 
 pytestmark = [
@@ -38,7 +38,7 @@ def cells(tmp_path):
     for name, recipe in RECIPES.items():
         for opset in (12, 13):
             cell = Cell(source="recipes.py", recipe=name, exporter="torchscript", opset=opset, device="cpu")
-            yield plan_cell(cell, recipe, settings)
+            yield task_of(cell, recipe, settings)
 
 
 def errors(evidence):
@@ -56,7 +56,7 @@ def judged(tmp_path, monkeypatch):
         dying = Dying(place, number, folder)
         monkeypatch.setattr(scheduler, "run_worker", dying.run_worker)
         with scheduler.open_engine(load_settings(tmp_path, flags={"jobs": 2, "isolation": isolation})) as engine:
-            found = {(each.cell.recipe, each.cell.opset): each for each in engine.run(list(cells(tmp_path)))}
+            found = {(each.cell.recipe, each.cell.opset): each for each in evidence_of(engine, list(cells(tmp_path)))}
         return found, (folder / "count").read_text().split()
 
     return judged

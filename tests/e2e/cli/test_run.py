@@ -21,7 +21,7 @@ from toolbox.records import failed, passed, run_of, skipped
 
 from onnx_ci.cli.main import main
 from onnx_ci.cli.progress import Progress, TimeLeft, about
-from onnx_ci.cli.waiting import WaitingResults
+from onnx_ci.cli.run import WaitingResults
 from onnx_ci.environment.versions import versions
 from onnx_ci.plugins import COMMANDS
 from onnx_ci.processes.limits import LONGEST_SILENCE
@@ -630,18 +630,19 @@ def test_where_there_is_no_terminal_there_is_no_live_line(capsys):
 @pytest.mark.skipif(sys.platform != "linux", reason="cells have processes of their own on Linux only")
 def test_a_session_with_processes_tells_what_they_are_doing(project):
     from onnx_ci.config.settings import load_settings
+    from onnx_ci.engine.events import CellJudged, Waiting
     from onnx_ci.engine.recipes import find_recipes
     from onnx_ci.engine.session import Session
 
     project.recipes(RIGHT)
     settings = load_settings(project.root, flags={"opsets": "12-13", "jobs": "2"})
-    heard = []
-    with Session(settings, watch=heard.append) as session:
+    with Session(settings) as session:
         session.plan(find_recipes(settings))
-        results = list(session.run())
-    assert [result.status for result in results] == [Status.PASSED, Status.PASSED]
-    assert heard[0] == ["right: starting"]
-    assert ["right::opset12-cpu", "right::opset13-cpu"] in heard
+        events = list(session.events())
+    assert [event.result.status for event in events if isinstance(event, CellJudged)] == [Status.PASSED, Status.PASSED]
+    doing = [event.doing for event in events if isinstance(event, Waiting)]
+    assert doing[0] == ("right: starting",)
+    assert ("right::opset12-cpu", "right::opset13-cpu") in doing
 
 
 # --- reports of several jobs

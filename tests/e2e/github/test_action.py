@@ -451,8 +451,6 @@ def test_the_gate_speaks_through_the_toolkit_where_there_is_one(job):
     (job.folder / "fake").mkdir()
     (job.folder / "fake" / "github_action_toolkit.py").write_text(
         "def error(message, **places): print(f'::error title=by the toolkit::{message}')\n"
-        "def start_group(title): print(f'::group::{title}')\n"
-        "def end_group(): print('::endgroup::')\n"
         "class JobSummary:\n"
         "    def add_raw(self, text): return self\n"
         "    def write(self): pass\n"

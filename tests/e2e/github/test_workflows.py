@@ -291,14 +291,6 @@ def test_every_input_of_the_reusable_workflow_is_used_and_described():
     assert call["with"].keys() <= inputs.keys()
 
 
-@pytest.mark.parametrize(("history", "depth", "args"), [(True, "0", "--history"), (False, "1", "")])
-def test_the_history_of_the_baselines_needs_that_of_the_repository(history, depth, args):
-    checkout, *_, merge, _ = EXPORT["jobs"]["report"]["steps"]
-    contexts = {"inputs": {"history": history}}
-    assert expand(checkout["with"]["fetch-depth"], contexts) == depth
-    assert expand(merge["with"]["args"], contexts) == args
-
-
 def test_what_is_released_is_what_was_built_and_tested():
     jobs = WORKFLOWS["release"]["jobs"]
     assert (jobs["test"]["needs"], jobs["publish"]["needs"]) == ("build", "test")

@@ -15,10 +15,12 @@ if sys.platform != "linux":
     pytest.skip("processes are forked and watched on Linux only", allow_module_level=True)
 
 import torch
+from toolbox.cells import evidence_of
 
 import onnx_ci
 from onnx_ci.collection.discovery import Found
 from onnx_ci.config.settings import load_settings
+from onnx_ci.engine.events import CellFinished
 from onnx_ci.engine.scheduler import open_engine
 from onnx_ci.matrix.plan import plan
 from onnx_ci.processes.limits import Limits
@@ -166,6 +168,11 @@ def engine_and_cells(tmp_path, isolation, recipes=(tiny,), **flags):
     return open_engine(settings), plan([Found(recipe, "here.py") for recipe in recipes], settings).cells
 
 
+def one(engine, spec):
+    """The evidence about a cell that was not announced."""
+    return next(event.evidence for event in engine.events(spec) if isinstance(event, CellFinished))
+
+
 def children():
     """The processes that this one has started and that are alive, by their command's state."""
     found = []
@@ -185,11 +192,11 @@ def test_a_worker_that_dies_between_two_cells_costs_neither(isolation, tmp_path)
     engine, cells = engine_and_cells(tmp_path, isolation)
     before = set(children())
     with engine:
-        first = engine.run_cell(cells[0])
+        first = one(engine, cells[0])
         (worker,) = set(children()) - before
         os.kill(worker, signal.SIGKILL)
         time.sleep(0.2)
-        second = engine.run_cell(cells[1])
+        second = one(engine, cells[1])
     assert [decide(each).status for each in (first, second)] == ["passed", "passed"]
     assert set(children()) == before
 
@@ -197,11 +204,11 @@ def test_a_worker_that_dies_between_two_cells_costs_neither(isolation, tmp_path)
 @pytest.mark.slow
 def test_cells_in_any_order_need_no_more_workers_than_places(isolation, tmp_path):
     engine, cells = engine_and_cells(tmp_path, isolation, (tiny, other), jobs=1)
-    mixed = sorted(cells, key=lambda planned: planned.cell.opset)
+    mixed = sorted(cells, key=lambda spec: spec.cell.opset)
     before = set(children())
     with engine:
         most = 0
-        for result in engine.run(mixed):
+        for result in evidence_of(engine, mixed):
             assert decide(result).status == "passed"
             most = max(most, len(set(children()) - before))
     assert most <= 2
@@ -211,7 +218,7 @@ def test_an_abandoned_run_leaves_no_process(isolation, tmp_path):
     engine, cells = engine_and_cells(tmp_path, isolation)
     before = set(children())
     with engine:
-        assert decide(next(iter(engine.run(cells)))).status == "passed"
+        assert decide(next(iter(evidence_of(engine, cells)))).status == "passed"
     engine.close()
     assert set(children()) == before
 
@@ -224,7 +231,7 @@ def test_it_is_reported_if_there_is_no_room_for_a_process(isolation, tmp_path, m
 
     with engine:
         monkeypatch.setattr("os.mkdir", full)
-        result = engine.run_cell(cells[0])
+        result = one(engine, cells[0])
     assert (decide(result).status, [each.rule for each in result.findings]) == ("error", ["disk-error"])
 
 
@@ -240,7 +247,7 @@ def test_without_processes_a_recipe_takes_back_only_its_own_changes(tmp_path, mo
 
     engine, cells = engine_and_cells(tmp_path, "none", (changes,))
     with engine:
-        assert decide(engine.run_cell(cells[0])).status == "passed"
+        assert decide(one(engine, cells[0])).status == "passed"
         monkeypatch.setenv("SET_BY_OTHERS", "kept")
         assert os.environ["SET_BY_RECIPE"] == "1"
     assert "SET_BY_RECIPE" not in os.environ
@@ -256,5 +263,5 @@ def test_cells_of_a_device_that_is_not_here_are_skipped_one_after_the_other(isol
     engine, cells = engine_and_cells(tmp_path, isolation, devices="cuda", jobs=None)
     before = set(children())
     with engine:
-        assert [decide(result).status for result in engine.run(cells)] == ["skipped"] * 3
+        assert [decide(result).status for result in evidence_of(engine, cells)] == ["skipped"] * 3
     assert set(children()) == before

@@ -155,7 +155,7 @@ def test_a_second_ctrl_c_while_processes_end_does_not_cost_the_report(project, m
     settings = load_settings(project.root, flags={"opsets": "12-13", "report": "r.json", "isolation": "none"})
     with pytest.raises(KeyboardInterrupt), Session(settings) as session:
         session.plan(find_recipes(settings))
-        next(session.run())
+        next(session.events())
         monkeypatch.setattr(session.engine, "close", again)
     report = read("r.json")
     assert [each["id"] for each in report["cells"]] == ["onnx_recipes.py::right::opset12-cpu"]

@@ -12,7 +12,7 @@ from e2e.project.test_readme import block_with
 from e2e.pytest_plugin.test_plugin import WRONG
 from toolbox.projects import RIGHT, ROOT, on_path
 
-from onnx_ci.tools.init.first_files import ADDRESS, REF
+from onnx_ci.tools.init.command import ADDRESS, REF
 
 HOOKS = {hook["id"]: hook for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))}
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
+from toolbox.projects import FROZEN, RIGHT
 
 HEAVY = {"torch", "onnx", "onnxruntime", "numpy", "click", "torchvision", "onnxscript", "jinja2"}
 
@@ -31,3 +33,30 @@ def test_the_cli_lists_cells_without_loading_torch(tmp_path):
     assert len(done.stdout.splitlines()) == 9
     imported = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines()}
     assert not imported & (HEAVY - {"click"})
+
+
+_NOTES_TOOLS = """
+    import sys
+
+    class Watch:
+        def find_spec(self, name, path=None, target=None):
+            if name.startswith("onnx_ci.tools"):
+                with open({file!r}, "a") as file:
+                    file.write(name + "\\n")
+
+    sys.meta_path.insert(0, Watch())
+"""
+
+
+@pytest.mark.slow
+def test_no_process_of_the_gate_imports_a_tool(project):
+    """Commands that are tools import it, and what users ask for by name: another version of a runtime, ``onnx_ci.compare``."""
+    project.recipes(RIGHT, FROZEN)
+    file = project.root / "imported.txt"
+    project.write("watch/sitecustomize.py", _NOTES_TOOLS.format(file=str(file)))
+    environment = {"PYTHONPATH": os.pathsep.join([str(project.root / "watch"), os.environ.get("PYTHONPATH", "")])}
+    done = project.command("pytest", "--onnx-export", "--onnx-opsets=13", is_fresh=True, **environment)
+    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert not file.exists(), file.read_text()
+    assert project.command("onnx_ci", "show", "-h", is_fresh=True, **environment).returncode == 0
+    assert "onnx_ci.tools.show.command" in file.read_text().splitlines()

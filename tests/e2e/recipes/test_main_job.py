@@ -15,7 +15,7 @@ import torch
 import onnx_ci
 from onnx_ci import Cell, Status
 from onnx_ci.config.settings import load_settings
-from onnx_ci.matrix.plan import plan_cell
+from onnx_ci.matrix.plan import task_of
 from onnx_ci.pipeline.model.live_model import PrepareError
 from onnx_ci.pipeline.prepare.prepare import prepare
 from onnx_ci.recipes.models.alexnet import alexnet
@@ -29,7 +29,7 @@ MAIN_JOB = ["recipes/models/alexnet.py", "recipes/models/lstm.py", "recipes/mode
 
 def prepared(recipe, weights=None):
     cell = Cell(source="onnx_recipes.py", recipe=recipe.name, exporter="torchscript", opset=13, device="cpu")
-    return prepare(dataclasses.replace(plan_cell(cell, recipe, load_settings(ROOT)), weights=weights))
+    return prepare(dataclasses.replace(task_of(cell, recipe, load_settings(ROOT)), weights=weights))
 
 
 @pytest.mark.slow

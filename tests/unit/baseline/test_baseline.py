@@ -19,9 +19,10 @@ from onnx_ci.baseline.file import Baseline, Place, as_text, read
 from onnx_ci.baseline.folder import BaselineFolder, file_name
 from onnx_ci.config.settings import load_settings
 from onnx_ci.config.values import BASELINE_LIMITS
+from onnx_ci.engine.events import CellFinished
 from onnx_ci.engine.session import Session
 from onnx_ci.environment.versions import versions
-from onnx_ci.matrix.plan import plan_cell
+from onnx_ci.matrix.plan import task_of
 from onnx_ci.results.records import (
     CellEvidence,
     Severity,
@@ -46,7 +47,7 @@ def baseline(**entries):
 
 
 def said(new, old=FACTS, limits=BASELINE_LIMITS, **other):
-    return [(each.kind, each.words) for each in changes(entry(old), entry(new, **other), limits)]
+    return [(each.kind, each.text) for each in changes(entry(old), entry(new, **other), limits)]
 
 
 # --- what is said of a change
@@ -114,7 +115,7 @@ def test_outputs_that_change_places_with_their_types_are_swapped():
 def test_drift_and_observability():
     assert said(FACTS, drift=410) == [("output-drift", "drift of 'y' 1.9 → 410")]
     (better,) = changes(entry(drift=410), entry(), BASELINE_LIMITS)
-    assert (better.words, better.is_harmless) == ("drift of 'y' 410 → 1.9", True)
+    assert (better.text, better.is_harmless) == ("drift of 'y' 410 → 1.9", True)
     assert said(FACTS, drift=7.5) == [], "below what is quiet, times the limit"
     assert said(FACTS, drift=math.inf) == [("output-drift", "drift of 'y' 1.9 → inf")]
     assert said(FACTS, observability=0.6) == [("observability", "observability 100 % → 60 %")]
@@ -419,11 +420,11 @@ class FakeEngine:
     def __init__(self, evidence):
         self.evidence = evidence
 
-    def expect(self, planned):
+    def expect(self, specs):
         pass
 
-    def run_cell(self, planned, artifact=None):
-        return self.evidence
+    def events(self, spec, artifact=None):
+        yield CellFinished(evidence=self.evidence)
 
     def close(self):
         pass
@@ -435,7 +436,7 @@ def run_session(project, monkeypatch, evidence, *, mode="check", **keywords):
     recipe = onnx_ci.recipe(name="net", **keywords)(lambda: None)
     chosen = settings(project, mode)
     with Session(chosen) as session:
-        return session.judge(plan_cell(evidence.cell, recipe, chosen))
+        return session.judge(task_of(evidence.cell, recipe, chosen))
 
 
 DRIFTS = finding("numeric-drift", "output 'y' is wrong")

@@ -33,7 +33,7 @@ def test_every_option_has_one_role_and_every_role_an_option():
 
 def test_python_takes_exactly_the_options():
     from onnx_ci.api import RunOptions, VerifyOptions
-    from onnx_ci.tools.two_files.api import CompareOptions
+    from onnx_ci.tools.two_files.compare import CompareOptions
 
     of_a_cell = fields_of(Role.VERDICT, Role.BASELINE, Role.EXECUTION)
     assert VerifyOptions.__optional_keys__ == of_a_cell, "add what is missing to VerifyOptions in onnx_ci/api.py"

@@ -11,7 +11,7 @@ from onnx_ci.matrix.plan import Requirements, plan
 def cells(tmp_path, recipe_options=None, is_named=False, **flags):
     recipe = onnx_ci.recipe(name="net", **(recipe_options or {}))(lambda: None)
     matrix = plan([Found(recipe, "r.py", is_named)], load_settings(tmp_path, flags=flags, environment={}))
-    return [planned.cell.label for planned in matrix.cells], [each.reason for each in matrix.exclusions]
+    return [spec.cell.label for spec in matrix.cells], [each.reason for each in matrix.exclusions]
 
 
 def test_a_recipe_that_declares_nothing_runs_at_the_default_opsets_on_the_cpu(tmp_path):
@@ -76,7 +76,7 @@ def test_a_glob_for_any_recipe_asks_for_none_on_request(tmp_path):
     assert cells(tmp_path, BIG, opsets="9", select="*::opset9-cpu") == ([], [])
 
 
-def planned(tmp_path, recipe_options, **flags):
+def task(tmp_path, recipe_options, **flags):
     recipe = onnx_ci.recipe(name="net", opsets="13", **recipe_options)(lambda: None)
     return plan([Found(recipe, "r.py", False)], load_settings(tmp_path, flags=flags, environment={})).cells[0]
 
@@ -92,16 +92,16 @@ def planned(tmp_path, recipe_options, **flags):
 )
 def test_a_tolerance_of_the_recipe_replaces_that_of_the_defaults(project, declared, defaults, tolerance):
     project.write("pyproject.toml", f"[tool.onnx-ci.recipe-defaults]\n{defaults}\n")
-    limit = planned(project.root, declared).max_drift
+    limit = task(project.root, declared).max_drift
     assert limit.tolerance_of("y", "float32") == tolerance
     assert limit.has_tolerance == (tolerance != (None, None))
 
 
 def test_what_the_file_that_ships_must_be_can_be_declared_for_every_recipe(project):
     project.write("pyproject.toml", '[tool.onnx-ci.recipe-defaults]\noperators = ["Add"]\nmax_ir_version = 7\nstatic = true\n')
-    assert planned(project.root, {}).requirements == Requirements(operators=("Add",), max_ir_version=7, static=True)
+    assert task(project.root, {}).requirements == Requirements(operators=("Add",), max_ir_version=7, static=True)
     own = {"operators": ["Relu"], "max_ir_version": 10, "static": False}
-    assert planned(project.root, own).requirements == Requirements(operators=("Relu",), max_ir_version=10)
+    assert task(project.root, own).requirements == Requirements(operators=("Relu",), max_ir_version=10)
 
 
 def test_the_cells_of_stages_follow_that_of_the_export(tmp_path):
@@ -118,8 +118,8 @@ def test_a_lossy_stage_has_its_own_limit_from_there_on(tmp_path):
 
     then = ["onnxslim", "float16", fuse, onnx_ci.stage(fuse, name="strict", max_drift=2)]
     recipe = onnx_ci.recipe(name="net", max_drift={"y": 64}, then=then)(lambda: None)
-    planned = plan([Found(recipe, "r.py", False)], load_settings(tmp_path, flags={"opsets": 9}, environment={})).cells
-    assert [each.drift_limit.of("y", "float32") for each in planned] == [64, 64, 4, 4, 2]
-    assert [each.is_lossy for each in planned] == [False, False, True, True, True]
-    assert [len(each.stages) for each in planned] == [0, 1, 2, 3, 4]
-    assert [planned[-1].before_stages(count).cell for count in range(5)] == [each.cell for each in planned]
+    specs = plan([Found(recipe, "r.py", False)], load_settings(tmp_path, flags={"opsets": 9}, environment={})).cells
+    assert [each.drift_limit.of("y", "float32") for each in specs] == [64, 64, 4, 4, 2]
+    assert [each.is_lossy for each in specs] == [False, False, True, True, True]
+    assert [len(each.stages) for each in specs] == [0, 1, 2, 3, 4]
+    assert [specs[-1].before_stages(count).cell for count in range(5)] == [each.cell for each in specs]

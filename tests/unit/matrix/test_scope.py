@@ -65,7 +65,7 @@ def test_the_cells_are_those_of_a_run_after_a_trip_through_json(tmp_path, flags)
         whole = plan(recipes, settings)
         scopes = from_json(tuple[RecipeScope, ...], json.loads(json.dumps(to_json(scopes_of(recipes, settings)))))
         chosen = choose_cells(scopes, settings)
-        assert chosen.cells == tuple(planned.cell for planned in whole.cells)
+        assert chosen.cells == tuple(spec.cell for spec in whole.cells)
         assert chosen.exclusions == whole.exclusions
     assert whole.cells or whole.exclusions
 

@@ -197,8 +197,8 @@ def _at(*nodes, frozen=None):
 )
 def test_an_explanation_names_other_versions_where_a_node_is_wrong_on_its_own(rule, culprit, is_named):
     result = CellResult(cell=cell(), status=Status.FAILED, findings=(replace(finding(rule, "it"), culprits=(culprit,)),))
-    text = describe_result(result, "the command", why="onnx-ci why net::opset9-cpu")
-    assert ("try other versions: onnx-ci why net::opset9-cpu --versions" in text.splitlines()) == is_named
+    text = describe_result(result, "the command", versions="onnx-ci versions net::opset9-cpu")
+    assert ("try other versions: onnx-ci versions net::opset9-cpu" in text.splitlines()) == is_named
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from toolbox.projects import ROOT
 PEAK = """
 import resource, torch, onnx_ci
 from onnx_ci.pipeline.prepare.prepare import prepare
-from toolbox.cells import planned
+from toolbox.cells import task
 
 @onnx_ci.recipe(input_names=["words"], output_names=["vectors"])
 def large():
@@ -21,7 +21,7 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 before = peak()
-prepare(planned(large))
+prepare(task(large))
 print((peak() - before) / 2**28)
 """
 

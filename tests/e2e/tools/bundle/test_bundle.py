@@ -1,4 +1,4 @@
-"""``onnx-ci why CELL --bundle=DIR`` writes a bug report that stands alone."""
+"""``onnx-ci bundle CELL DIR`` writes a bug report that stands alone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def exit_code_of(script: Path) -> int:
 @pytest.mark.slow
 def test_a_fault_of_the_exporter_stands_alone(project):
     project.recipes(HALVES)
-    done = project.command("onnx_ci", "why", "secret::opset13-cpu", "--bundle=report")
+    done = project.command("onnx_ci", "bundle", "secret::opset13-cpu", "report")
     assert (done.returncode, done.stderr) == (1, "")
     said = (
         "x // 2 fails by itself: run reproduce.py in report, and report issue.md to https://github.com/pytorch/pytorch/issues"
@@ -70,7 +70,7 @@ def test_a_fault_of_the_exporter_stands_alone(project):
 
 def test_a_fault_of_the_runtime_is_shown_without_torch(project):
     project.recipes(PRODUCT)
-    done = project.command("onnx_ci", "why", "product::opset13-cpu", "--bundle=report")
+    done = project.command("onnx_ci", "bundle", "product::opset13-cpu", "report")
     assert done.stdout.splitlines()[-1].endswith("report issue.md to https://github.com/microsoft/onnxruntime/issues")
     folder = project.root / "report"
     script = (folder / "reproduce.py").read_text()
@@ -92,7 +92,7 @@ def test_a_fault_of_the_runtime_is_shown_without_torch(project):
 )
 def test_where_there_is_nothing_to_report_that_is_said_and_nothing_is_written(project, cell, code, said):
     project.recipes(RIGHT, FROZEN)
-    done = project.command("onnx_ci", "why", f"{cell}::opset13-cpu", "--bundle=report")
+    done = project.command("onnx_ci", "bundle", f"{cell}::opset13-cpu", "report")
     assert (done.returncode, done.stderr) == (code, "")
     assert done.stdout.splitlines()[-1].startswith(said)
     assert not (project.root / "report").exists()
@@ -102,9 +102,9 @@ def test_a_file_cannot_be_reported_because_nobody_knows_who_made_it(project):
     project.recipes(RIGHT)
     project.command("onnx_ci", "run", "--opsets=13", "--artifacts=kept")
     (file,) = (project.root / "kept").rglob("*.onnx")
-    done = project.command("onnx_ci", "why", str(file), "--recipe=right", "--bundle=report")
+    done = project.command("onnx_ci", "bundle", str(file), "report")
     assert (done.returncode, done.stdout, done.stderr) == (
         2,
         "",  # nothing was searched for
-        "onnx-ci: --bundle needs a cell: nothing is known about the export of a file\n",
+        f"onnx-ci: {file} is a file: name a cell, as onnx-ci list shows them\n",
     )

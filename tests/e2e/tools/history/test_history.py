@@ -9,7 +9,7 @@ from toolbox.baselines import entry
 from toolbox.projects import Repository
 
 from onnx_ci.baseline.file import Baseline, Place, as_text
-from onnx_ci.tools.history.sparkline import trend
+from onnx_ci.tools.history.page import trend
 
 PASSED, FAILED, USAGE = 0, 1, 2
 FOLDER = "onnx-baselines"
@@ -73,27 +73,6 @@ def test_the_page_draws_drift_size_and_operators(repository):
     assert f"<title>{commit} 2026-01-02 Use &lt;b&gt;another&lt;/b&gt; model: 1.9 → 410</title>" in page
     assert "<b>another" not in page
     assert 'class="filter"' not in page
-
-
-def test_the_page_of_a_run_holds_the_history_when_asked(repository):
-    repository.record("net")
-    repository.commit("Begin")
-    cell = {"source": "r.py", "recipe": "net", "exporter": "torchscript", "opset": 13, "device": "cpu"}
-    from onnx_ci.results.files import write_json
-    from onnx_ci.results.records import Cell, CellResult, Status
-    from onnx_ci.results.run_report import RunReport
-
-    result = CellResult(cell=Cell(**cell), status=Status.PASSED)
-    write_json(RunReport(environment={}, settings={}, cells=(result,)), repository.project.root / "r.json")
-    command = ("onnx_ci", "report", "r.json", "--html=page.html")
-    assert repository.project.command(*command).returncode == PASSED
-    page = repository.project.root / "page.html"
-    assert 'id="history"' not in page.read_text()
-    assert repository.project.command(*command, "--history").returncode == PASSED
-    assert '<section id="history">' in page.read_text()
-    assert 'class="filter"' in page.read_text()
-    done = repository.project.command("onnx_ci", "report", "r.json", "--history")
-    assert (done.returncode, "--history needs --html=PATH" in done.stderr) == (USAGE, True)
 
 
 def test_a_commit_whose_baseline_cannot_be_read_is_a_gap_with_its_reason(repository):

@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from toolbox.github_runner import installed_tool
 from toolbox.projects import ROOT
 
-from onnx_ci.tools.init.first_files import ADDRESS, REF, template
+from onnx_ci.tools.init.command import ADDRESS, REF, template
 
 PASSED, USAGE = 0, 2
 WORKFLOW = ".github/workflows/onnx-export.yml"
@@ -43,30 +43,53 @@ def test_the_recipe_is_well_formed_and_passes_as_it_is_written(project, init):
     assert (ran.returncode, "10 cells: 10 passed" in ran.stdout) == (PASSED, True), ran.stdout
 
 
-def test_the_checkpoint_that_the_recipe_shows_is_exported_and_kept(project, init):
+def test_the_recipe_of_a_model_builds_it_and_shows_how_a_checkpoint_is_loaded(project, init):
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 10, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
-    torch.save(model.state_dict(), project.root / "best 1.pt")
-    init("--no-github")
+    torch.save(model.state_dict(), project.root / "checkpoint.pt")
+    project.write(
+        "shop/nets.py",
+        "import torch",
+        "def SmallNet(): return torch.nn.Sequential(torch.nn.Conv2d(3, 10, 3),",
+        "    torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())",
+    )
+    done = init("--no-github", "--model=shop.nets:SmallNet")
+    assert (done.returncode, done.stdout.splitlines()) == (
+        PASSED,
+        [
+            "wrote onnx_recipes.py: a recipe for SmallNet",
+            "",
+            "next:",
+            "  - write the arguments of SmallNet, and its inputs and outputs, into onnx_recipes.py",
+            "  - run the recipe: onnx-ci run",
+        ],
+    )
     recipe = project.root / "onnx_recipes.py"
     text = recipe.read_text()
     (shown,) = [line.strip().removeprefix("#     ") for line in text.splitlines() if line.lstrip().startswith("#     model.")]
-    assert shown == 'model.load_state_dict(torch.load("best 1.pt", map_location="cpu"))'
-    project.write(
-        "my_package.py",
-        "import torch",
-        "def Net(): return torch.nn.Sequential(torch.nn.Conv2d(3, 10, 3),",
-        "    torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())",
-    )
-    recipe.write_text(
-        text.replace("import onnx_ci\n", "import my_package, onnx_ci\n", 1).replace(
-            "model = small_network()", f"model = my_package.Net(); {shown}"
-        )
-    )
+    assert shown == 'model.load_state_dict(torch.load("checkpoint.pt", map_location="cpu"))'
+    recipe.write_text(text.replace("model = SmallNet()", f"model = SmallNet(); {shown}"))
     ran = project.command("onnx_ci", "run", "-v", "--opsets=17", "--artifacts=kept")
     assert (ran.returncode, "loaded-weights (note)" in ran.stdout) == (PASSED, True), ran.stdout + ran.stderr
-    kept = onnx.load(project.root / "kept" / "example" / "opset17-cpu.onnx").graph.initializer
+    kept = onnx.load(project.root / "kept" / "small_net" / "opset17-cpu.onnx").graph.initializer
     (weight,) = [numpy_helper.to_array(tensor) for tensor in kept if tensor.name == "0.weight"]
     assert np.array_equal(weight, model[0].weight.detach().numpy())
+    again = init("--no-github", "--model=shop.nets:Lambda")
+    assert "\nadd to your recipes:\n\n" in again.stdout
+    assert "def lambda_model():\n    from shop.nets import Lambda\n\n    model = Lambda()\n" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--model=shop.nets.Ranker"], "--model must be MODULE:CLASS, such as shop.nets:Ranker, not 'shop.nets.Ranker'"),
+        (["--model=a-b:Net"], "--model must be MODULE:CLASS, such as shop.nets:Ranker, not 'a-b:Net'"),
+        (["--model=nets:Net", "--observe=python serve.py"], "--model and --observe both say what the recipe is for: give one of them"),
+    ],
+)  # fmt: skip
+def test_a_model_that_is_not_named_well_is_told_and_nothing_is_written(project, init, flags, said):
+    done = init(*flags)
+    assert (done.returncode, done.stdout, done.stderr) == (USAGE, "", f"onnx-ci: {said}\n")
+    assert files(project.root) == []
 
 
 @pytest.mark.slow
@@ -88,6 +111,16 @@ def test_everything_is_written_and_told(project, init):
     mask = os.umask(0)
     os.umask(mask)
     assert (project.root / WORKFLOW).stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+@pytest.mark.parametrize("name", ["onnx_recipes.py", WORKFLOW, VERDICT])
+def test_a_file_that_was_deleted_is_written_again_and_no_other(project, init, name):
+    init()
+    first = {file: (project.root / file).read_bytes() for file in files(project.root)}
+    (project.root / name).unlink()
+    done = init()
+    assert re.findall(r"^wrote (.*?):", done.stdout, re.MULTILINE) == [name]
+    assert {file: (project.root / file).read_bytes() for file in files(project.root)} == first
 
 
 def test_what_is_there_stays_as_it_is(project, init):
@@ -142,22 +175,32 @@ def test_settings_that_do_not_name_the_recipe_file_are_told(project, init):
     assert "add onnx_recipes.py to recipe-files in [tool.onnx-ci] of pyproject.toml" in init().stdout
 
 
+RELEASE = torch.__version__.partition("+")[0]
+
+
 @pytest.mark.parametrize(
-    ("name", "content", "command"),
+    ("contents", "command"),
     [
-        ("requirements.txt", "torch\n", "pip install -r requirements.txt"),
-        ("pyproject.toml", "[project]\nname = 'x'\n", "pip install ."),
-        ("setup.py", "", "pip install ."),
-        ("README.md", "", f"pip install torch=={torch.__version__.partition('+')[0]}"),
+        ({"requirements.txt": "torch\n"}, "pip install -r requirements.txt"),
+        ({"pyproject.toml": "[project]\nname = 'x'\n"}, "pip install ."),
+        ({"setup.py": ""}, "pip install ."),
+        ({"requirements.txt": "torch\n", "setup.py": ""}, "pip install -r requirements.txt ."),
+        ({"requirements.txt": "torch\n-e .[cpu]\n", "setup.py": ""}, "pip install -r requirements.txt"),
+        ({}, f"pip install torch=={RELEASE}"),
     ],
 )
-def test_the_workflow_installs_the_project_and_is_clean(project, init, name, content, command):
-    project.write(name, content)
-    init()
-    path = project.root / WORKFLOW
-    steps = yaml.safe_load(path.read_text())["jobs"]["onnx-export"]["steps"]
+def test_the_workflow_installs_the_project(project, init, contents, command):
+    for name, content in contents.items():
+        project.write(name, content)
+    init("--github")
+    steps = yaml.safe_load((project.root / WORKFLOW).read_text())["jobs"]["onnx-export"]["steps"]
     assert steps[2]["run"] == command
     assert steps[3]["uses"] == f"{ADDRESS}@{REF}"
+
+
+def test_the_workflows_are_clean(project, init):
+    init()
+    steps = yaml.safe_load((project.root / WORKFLOW).read_text())["jobs"]["onnx-export"]["steps"]
     for name in (WORKFLOW, VERDICT):
         assert_clean(project.root / name, pinned_as=steps[0]["uses"].partition("@")[2])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from e2e.versions.stand_in import RECIPE, Index
+from e2e.tools.versions.stand_in import RECIPE, Index
 
 
 @pytest.fixture

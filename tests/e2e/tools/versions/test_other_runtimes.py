@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from e2e.versions.stand_in import CRASHES, NEGATES, OLD_IR
+from e2e.tools.versions.stand_in import CRASHES, NEGATES, OLD_IR
 
 TWO = """
     @onnx_ci.recipe(input_names=["x", "rows"], output_names=["y", "half", "picked"], opsets=13)

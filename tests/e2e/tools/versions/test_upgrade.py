@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from e2e.versions.stand_in import BESIDE_OLD_LENS, RAISES, WRONG
+from e2e.tools.versions.stand_in import BESIDE_OLD_LENS, RAISES, WRONG
 
 CELLS = "scale at opsets 13-14 on cpu with mirror"
 

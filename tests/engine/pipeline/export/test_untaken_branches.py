@@ -156,7 +156,7 @@ def branch(path=__file__, **keywords):
         text="a > b",
         is_test=True,
         is_call=False,
-        only_checks=False,
+        is_check=False,
     )
     return UntakenBranch(condition=condition, **{"outcome": True, "by_sizes": True, **keywords})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toolbox.cells import planned, recipe_of, rules, run_one
+from toolbox.cells import recipe_of, rules, run_one, task
 from torch.export import Dim
 from torch.onnx.operators import shape_as_tensor
 
@@ -15,7 +15,7 @@ from onnx_ci.results.records import Status
 
 
 def make(function, *args, **keywords):
-    return prepare(planned(recipe_of(function, *args, **keywords)))
+    return prepare(task(recipe_of(function, *args, **keywords)))
 
 
 def moved(prepared):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from toolbox.cells import planned, recipe_of, rules, run_one
+from toolbox.cells import recipe_of, rules, run_one, task
 
 import onnx_ci
 from onnx_ci.engine import cell
@@ -19,7 +19,7 @@ ALL = ["floats zero", "floats negated", "floats large", "floats small", "floats 
 
 
 def prepared(function, *args, settings=None, **keywords):
-    return prepare(planned(recipe_of(function, *(args or (X,)), **{**ROWS, **keywords}), **(settings or {})))
+    return prepare(task(recipe_of(function, *(args or (X,)), **{**ROWS, **keywords}), **(settings or {})))
 
 
 def names(made):
@@ -155,7 +155,7 @@ def test_a_row_of_large_values_does_not_hide_an_error_of_another_one():
     def found(row, error):
         got = probe.reference.own[0].clone()
         got[row, 0] += error
-        return compare_refined(["y"], [got], probe, planned(recipe_of(linear, X, **ROWS)).drift_limit, "onnxruntime").findings
+        return compare_refined(["y"], [got], probe, task(recipe_of(linear, X, **ROWS)).drift_limit, "onnxruntime").findings
 
     large = float(probe.reference.noise_of_elements(0)[2].max())
     negated = float(probe.reference.noise_of_elements(0)[1].max())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from toolbox.cells import planned, recipe_of, run_one
+from toolbox.cells import recipe_of, run_one, task
 from torch.onnx import is_in_onnx_export as asks_by_another_name
 
 import onnx_ci
@@ -155,7 +155,7 @@ def test_another_fault_is_placed_as_without_the_question(asks):
 
 
 def guilty_questions(recipe, exporter, output_of_file):
-    prepared = prepare(planned(recipe))
+    prepared = prepare(task(recipe))
     model = QuestionedModel(
         prepared,
         prepared.example,

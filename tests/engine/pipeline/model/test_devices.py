@@ -89,9 +89,9 @@ def test_tf32_is_on_where_it_is_asked_for(monkeypatch):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked here")
 def test_a_recipe_that_uses_the_newer_switches_is_watched_all_the_same():
     def work():
-        with watched() as state:
+        with watched() as changes:
             torch.backends.cuda.matmul.fp32_precision = "tf32"
-        assert any("matmul precision" in each for each in state.changes.descriptions)
-        state.changes.undo()
+        assert any("matmul precision" in each for each in changes.descriptions)
+        changes.undo()
 
     in_a_fork(work)

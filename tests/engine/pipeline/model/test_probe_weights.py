@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from toolbox.cells import planned, rules, run_one
+from toolbox.cells import rules, run_one, task
 from torch import nn
 
 import onnx_ci
@@ -141,7 +141,7 @@ def test_outputs_that_hardly_differ_are_not_all_rounding():
 def test_the_recipes_own_model_is_never_changed():
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     before = copy.deepcopy(model.state_dict())
-    prepared = prepare(planned(onnx_ci.recipe(name="net")(lambda: (copy.deepcopy(model), (torch.randn(3, 4),)))), Weights.PROBE)
+    prepared = prepare(task(onnx_ci.recipe(name="net")(lambda: (copy.deepcopy(model), (torch.randn(3, 4),)))), Weights.PROBE)
     assert all(torch.equal(before[name], model.state_dict()[name]) for name in before)
     assert not torch.equal(prepared.fresh().model.state_dict()["1.running_mean"], before["1.running_mean"])
 
@@ -158,7 +158,7 @@ def test_weights_that_make_the_model_fail_are_not_used():
             return x * self.ones
 
     assert with_probe_weights(call_of(Strict(), torch.randn(4))) is None
-    prepared = prepare(planned(onnx_ci.recipe(name="strict")(lambda: (Strict(), (torch.randn(4),)))), Weights.PROBE)
+    prepared = prepare(task(onnx_ci.recipe(name="strict")(lambda: (Strict(), (torch.randn(4),)))), Weights.PROBE)
     assert prepared.fresh().model.ones.tolist() == [1.0] * 4
 
 
@@ -187,7 +187,7 @@ class Hidden(nn.Module):
 
 def test_what_a_mask_of_the_example_hides_is_seen_with_another_mask():
     recipe = onnx_ci.recipe(name="net", input_names=["x", "mask"])(lambda: (Hidden(), (torch.randn(3, 4), torch.ones(3, 4))))
-    prepared = prepare(planned(recipe), Weights.PROBE)
+    prepared = prepare(task(recipe), Weights.PROBE)
     assert prepared.observability.visible == ("layer",)
     assert (prepared.observability.hidden, prepared.observability.without_gradient) == (("unused",), ("unused",))
     assert not prepared.hides_modules

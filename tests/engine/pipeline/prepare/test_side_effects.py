@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toolbox.cells import Function, planned, recipe_of, rules
+from toolbox.cells import Function, recipe_of, rules, task
 from torch import nn
 
 import onnx_ci
@@ -53,7 +53,7 @@ def test_an_input_of_any_type_may_be_overwritten(x, exporter):
 
 def test_no_run_sees_what_another_one_wrote():
     x = torch.arange(20).view(5, 4)
-    prepared = prepare(planned(recipe_of(shifted, x, **ROWS)))
+    prepared = prepare(task(recipe_of(shifted, x, **ROWS)))
     assert torch.equal(x, torch.arange(20).view(5, 4))
     for probe in prepared.probes:
         assert torch.equal(probe.reference.own[0], (probe.inputs[0] + 1) * 2)
@@ -93,7 +93,7 @@ def test_a_lazy_model_is_initialized_with_a_copy_of_its_inputs():
             return self.linear(x.add_(1))
 
     x = torch.zeros(5, 8)
-    prepare(planned(onnx_ci.recipe(name="lazy", **ROWS)(lambda: (Lazy(), (x,)))))
+    prepare(task(onnx_ci.recipe(name="lazy", **ROWS)(lambda: (Lazy(), (x,)))))
     assert not x.any()
 
 

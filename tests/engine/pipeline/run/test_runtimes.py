@@ -119,7 +119,7 @@ class Plain(OnnxRuntime):
 def judged_by(tmp_path, *runtimes, recipe=right):
     settings = load_settings(tmp_path, flags={"opsets": "13"}, environment={})
     with Engine(runtimes=runtimes) as engine:
-        (found,) = engine.run(plan([Found(recipe, "r.py")], settings).cells)
+        found = engine.run_cell(*plan([Found(recipe, "r.py")], settings).cells)
     return decide(found)
 
 

@@ -7,13 +7,14 @@ import pytest
 import torch
 from faults import dtypes, frozen_shapes, frozen_values, in_place, operators, semantics
 from faults.fault import Fault
-from toolbox.cells import planned, recipe_of, run_one
+from toolbox.cells import recipe_of, run_one, task
 
 from onnx_ci.pipeline.prepare.prepare import prepare
 from onnx_ci.pipeline.reduce.record import record
-from onnx_ci.pipeline.reduce.script import ExportCall, script
-from onnx_ci.pipeline.reduce.trial import attempt, make
+from onnx_ci.pipeline.reduce.script import ExportCall
+from onnx_ci.pipeline.reduce.trial import attempt, run_eagerly
 from onnx_ci.tools.bundle.bundle import NoBundleError, Reduced, reduced
+from onnx_ci.tools.bundle.issue import script
 
 OF_THE_MODEL = {
     # A symbolic of the model's own, or an exporter that was told to let everything pass.
@@ -49,7 +50,7 @@ named = {"ids": lambda fault: fault.name}
 
 def smallest(fault: Fault, path) -> Reduced:
     result = run_one(fault.wrong, opsets=str(fault.opset), isolation="none", cache="off")
-    return reduced(planned(fault.wrong, cell=result.cell), result.findings, path)
+    return reduced(task(fault.wrong, cell=result.cell), result.findings, path)
 
 
 @pytest.mark.slow
@@ -59,15 +60,15 @@ def test_a_fault_of_an_exporter_becomes_a_short_script(fault: Fault, tmp_path) -
     found = smallest(fault, path)
     nodes = [each for each in onnx.load(path).graph.node if each.op_type != "Constant"] if path.exists() else []
     assert (len(nodes) > 5) is (fault.name in MORE_NODES)
-    text = script(found.program, found.how, title=fault.name, tolerance=found.made.tolerance)
+    text = script(found.program, found.how, title=fault.name, tolerance=found.eager.tolerance)
     assert text.count("\n") <= 25
     assert attempt(found.program, found.how, path) is not None
 
 
 @pytest.mark.parametrize("fault", OF_EXPORTERS, **named)
 def test_its_right_twin_written_in_the_same_way_passes(fault: Fault, tmp_path) -> None:
-    cell = planned(fault.right).cell
-    prepared = prepare(planned(fault.right))
+    cell = task(fault.right).cell
+    prepared = prepare(task(fault.right))
     program = record(prepared, prepared.example)
     exporter = "dynamo" if fault.opset >= 18 else cell.exporter
     assert program.calls
@@ -83,9 +84,9 @@ def test_a_fault_of_the_model_is_not_reported_to_an_exporter(fault: Fault, tmp_p
 
 def test_the_order_of_equal_values_which_nothing_defines_is_no_fault(tmp_path) -> None:
     recipe = recipe_of(lambda x: x.sort(0).indices, torch.randint(0, 3, (32,)), input_names=["x"], output_names=["y"])
-    prepared = prepare(planned(recipe))
+    prepared = prepare(task(recipe))
     program = record(prepared, prepared.example)
-    assert make(program) is None
+    assert run_eagerly(program) is None
     assert attempt(program, ExportCall(exporter="torchscript", opset=13), tmp_path / "model.onnx") is None
 
 
@@ -94,6 +95,6 @@ def test_the_order_of_equal_values_which_nothing_defines_is_no_fault(tmp_path) -
 )
 def test_what_is_random_is_an_input_of_the_program(drawn) -> None:
     recipe = recipe_of(lambda x: x + drawn(), torch.randn(3), input_names=["x"], nondeterministic=True)
-    program = record(prepared := prepare(planned(recipe)), prepared.example)
+    program = record(prepared := prepare(task(recipe)), prepared.example)
     assert [call.function for call in program.calls if call.uses] == ["torch.Tensor.add"]
     assert len(program.inputs) == 2

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 import torch
-from toolbox.cells import planned
+from toolbox.cells import task
 from torch import nn
 
 import onnx_ci
@@ -31,7 +31,7 @@ GROWING = {**NAMES, "dynamic_axes": {"x": {0: "new"}, "state": {0: "past"}, "aft
 
 def make(function, *args, settings=None, **keywords):
     model = function if isinstance(function, nn.Module) else Net(function)
-    return prepare(planned(onnx_ci.recipe(name="net", **{**NAMES, **keywords})(lambda: (model, args)), **(settings or {})))
+    return prepare(task(onnx_ci.recipe(name="net", **{**NAMES, **keywords})(lambda: (model, args)), **(settings or {})))
 
 
 def refused(function, *args, **keywords):
@@ -236,7 +236,7 @@ def test_a_model_that_changes_its_state_in_place_and_one_that_cannot_be_copied_a
     start = torch.randn(4), torch.randn(4)
     expected = by_name(make(add, *start))["step=7"].reference.own
     recipe = onnx_ci.recipe(name="net", **NAMES)(lambda: (Uncopyable(), start))
-    for prepared in (make(in_place, *start), prepare(planned(recipe))):
+    for prepared in (make(in_place, *start), prepare(task(recipe))):
         assert all(map(torch.equal, by_name(prepared)["step=7"].reference.own, expected))
 
 

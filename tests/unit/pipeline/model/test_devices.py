@@ -15,8 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from onnx_ci.cache.variables import variables
 from onnx_ci.environment.this_process import NVML_CHECK
 from onnx_ci.pipeline.model import devices
-from onnx_ci.pipeline.model import live_model as calls
+from onnx_ci.pipeline.model.build import moved
 from onnx_ci.pipeline.model.devices import exact_arithmetic, missing_device, ran_out_of_memory
+from onnx_ci.pipeline.model.live_model import Call
 from onnx_ci.pipeline.prepare.observability import observe
 from onnx_ci.pipeline.run import onnxruntime as runtime
 
@@ -219,8 +220,8 @@ def test_a_model_that_its_recipe_puts_on_a_gpu_is_on_the_cpu_for_the_cpu():
         model, x = torch.nn.Module(), torch.empty(4, 3, device="cuda")
         model.register_buffer("mean", torch.empty(3, device="cuda"))
         assert (model.mean.device.type, x.device.type) == ("cuda", "cuda")
-        moved = calls.move(calls.Call(model=model, args=(x,), kwargs={"y": [x]}), "cpu")
-    tensors = [moved.model.mean, *moved.args, *moved.kwargs["y"]]
+        call = moved(Call(model=model, args=(x,), kwargs={"y": [x]}), "cpu")
+    tensors = [call.model.mean, *call.args, *call.kwargs["y"]]
     assert {tensor.device.type for tensor in tensors} == {"cpu"}
 
 
@@ -231,7 +232,7 @@ def test_a_recurrent_layer_is_observed_without_cudnn_which_has_its_gradients_in_
                 raise RuntimeError("cudnn RNN backward can only be called in training mode")
             return super().forward(x)
 
-    call = calls.Call(model=OnCudnn(3, 4).eval(), args=(torch.randn(2, 5, 3),), kwargs={})
+    call = Call(model=OnCudnn(3, 4).eval(), args=(torch.randn(2, 5, 3),), kwargs={})
     observability = observe(call, [1e-7] * 3, [16.0] * 3)
     assert observability is not None
     assert observability.share == 1.0

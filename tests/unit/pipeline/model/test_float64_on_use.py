@@ -12,7 +12,7 @@ from onnx_ci.pipeline.model import copies, float64_on_use
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.float64_on_use import Float64OnUse
 from onnx_ci.pipeline.model.live_model import Call, OperatorMode, run
-from onnx_ci.pipeline.reference import reference
+from onnx_ci.pipeline.reference.float64 import run_in_float64
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def in_float64(call, *, on_use):
     model = Copies(call, lambda: call)
     if not on_use:
         model.convert_at_once()
-    outputs, _ = reference.run_in_float64(model, run(model.fresh()), None)
+    outputs, _ = run_in_float64(model, run(model.fresh()), None)
     assert outputs is not None
     return outputs, model.convert_at_once()
 
@@ -243,7 +243,7 @@ def hooked():
 
 def test_a_model_that_cannot_be_copied_is_converted_at_once():
     model = Copies(hooked(), hooked)
-    outputs, _ = reference.run_in_float64(model, run(hooked()), None)
+    outputs, _ = run_in_float64(model, run(hooked()), None)
     assert outputs is not None
     assert not model.convert_at_once()
 
@@ -296,7 +296,7 @@ def test_no_more_than_one_weight_is_in_float64_at_a_time():
     with model.in_float64():  # makes the copy, so that what is watched is a run
         pass
     with WatchesCasts() as watched:
-        reference.run_in_float64(model, run(call), None)
+        run_in_float64(model, run(call), None)
     assert watched.count == 6  # the layers; the table is never converted
     assert watched.most == 8 * 32 * 32
 

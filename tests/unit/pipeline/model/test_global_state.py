@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from toolbox.cells import planned
+from toolbox.cells import task
 
 import onnx_ci
 from onnx_ci.pipeline.model.global_state import watched
@@ -34,7 +34,7 @@ def library(tmp_path, monkeypatch):
 
 
 def notes_on(build):
-    findings = prepare(planned(onnx_ci.recipe(name="net")(build))).findings
+    findings = prepare(task(onnx_ci.recipe(name="net")(build))).findings
     return [each.message for each in findings if each.rule == "global-state"]
 
 
@@ -94,11 +94,11 @@ def test_a_removed_working_directory_is_named_and_the_rest_is_restored(tmp_path,
         os.chdir(gone)
         gone.rmdir()
         torch.set_default_dtype(torch.float64)
-    assert state.changes.descriptions == (
+    assert state.descriptions == (
         "the working directory",
         "torch's default dtype (from torch.float32 to torch.float64)",
     )
-    state.changes.undo()
+    state.undo()
     assert (torch.get_default_dtype(), Path.cwd()) == (dtype, tmp_path)
 
 
@@ -114,5 +114,5 @@ def test_a_recipe_that_can_be_built_only_once_is_prepared(library, error):
             raise error("once")
         return torch.nn.Linear(2, 2), (torch.randn(3, 2),)
 
-    prepared = prepare(planned(onnx_ci.recipe(name="net")(once)))
+    prepared = prepare(task(onnx_ci.recipe(name="net")(once)))
     assert [each.rule for each in prepared.findings if "SET_BY_IMPORT" in each.message] == ["global-state"]

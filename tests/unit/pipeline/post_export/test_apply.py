@@ -93,35 +93,35 @@ def test_a_function_can_return_the_path_of_another_file(before, tmp_path):
     assert operators(artifact) == ["Relu", "MatMul", "Identity"]  # with the data beside it
 
 
-def test_an_exception_is_reported_in_its_own_words(before):
-    def fails(given):
-        raise RuntimeError(f"cannot fuse {len(given.graph.node)} nodes")
-
-    found = problem(applied(fails, before))
-    assert "fails raised RuntimeError: cannot fuse 3 nodes" in found.message
-    assert found.introduced_by == "fails"
+def fails(given):
+    raise RuntimeError(f"cannot fuse {len(given.graph.node)} nodes")
 
 
-def test_leaving_the_process_is_an_error_of_the_stage(before):
-    def leaves(given):
-        sys.exit("bye")
+def leaves(given):
+    sys.exit("bye")
 
-    assert "leaves raised SystemExit: bye" in problem(applied(leaves, before)).message
+
+def returning(value):
+    def returns(given):
+        return value
+
+    return returns
 
 
 @pytest.mark.parametrize(
-    ("made", "words"),
+    ("function", "words"),
     [
-        (None, "returned None instead of a model"),
-        (3, "returned a int instead of a model"),
-        ("gone.onnx", "returned the path 'gone.onnx', where there is no file"),
+        (fails, "fails raised RuntimeError: cannot fuse 3 nodes"),
+        (leaves, "leaves raised SystemExit: bye"),
+        (returning(None), "returned None instead of a model"),
+        (returning(3), "returned a int instead of a model"),
+        (returning("gone.onnx"), "returned the path 'gone.onnx', where there is no file"),
     ],
 )
-def test_what_is_not_a_model_is_an_error_of_the_stage(before, made, words):
-    def stage_of(given):
-        return made
-
-    assert words in problem(applied(stage_of, before)).message
+def test_a_failure_is_reported_in_its_own_words(before, function, words):
+    found = problem(applied(function, before))
+    assert words in found.message
+    assert found.introduced_by == function.__name__
 
 
 def test_what_a_stage_prints_is_in_the_log(before):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from toolbox.cells import planned
+from toolbox.cells import task
 
 import onnx_ci
 from onnx_ci.pipeline.model.copies import copied_call
@@ -29,7 +29,7 @@ class Net(torch.nn.Module):
 
 
 def make(model, args, kwargs=None, **keywords):
-    return prepare(planned(onnx_ci.recipe(name="net", **keywords)(lambda: (model, args, kwargs or {}))))
+    return prepare(task(onnx_ci.recipe(name="net", **keywords)(lambda: (model, args, kwargs or {}))))
 
 
 def finding_of(model, args, kwargs=None, **keywords):
@@ -292,7 +292,7 @@ def test_a_model_that_cannot_be_copied_is_built_again():
         model.derived = model.weight * 2  # no leaf: copy.deepcopy refuses it
         return model, (torch.randn(2, 3),)
 
-    first, second = prepare(planned(net)).fresh().model, prepare(planned(net)).fresh().model
+    first, second = prepare(task(net)).fresh().model, prepare(task(net)).fresh().model
     assert torch.equal(first.weight, second.weight)
     assert first is not second
 
@@ -307,7 +307,7 @@ def test_a_recipe_runs_under_its_seed_and_leaves_the_callers_random_state_alone(
     expected = torch.rand(()), random.random()
     torch.manual_seed(1)
     random.seed(1)
-    one, other = prepare(planned(net)).example, prepare(planned(net)).example
+    one, other = prepare(task(net)).example, prepare(task(net)).example
     assert torch.equal(one.inputs[0], other.inputs[0])
     assert torch.equal(one.reference.own[0], other.reference.own[0])
     assert (torch.rand(()), random.random()) == expected
@@ -458,7 +458,7 @@ def test_dynamic_shapes_and_dynamic_axes_say_the_same():
 )
 def test_a_wrong_recipe_is_one_finding_with_its_remedy(made, said):
     with pytest.raises(PrepareError) as caught:
-        prepare(planned(onnx_ci.recipe(name="net")(lambda: made)))
+        prepare(task(onnx_ci.recipe(name="net")(lambda: made)))
     found = caught.value.finding
     assert found.rule == "recipe-error"
     assert said in found.message
@@ -470,7 +470,7 @@ def test_a_recipe_that_raises_is_told_with_its_own_line():
         raise ValueError("no such file")
 
     with pytest.raises(PrepareError) as caught:
-        prepare(planned(onnx_ci.recipe(net)))
+        prepare(task(onnx_ci.recipe(net)))
     line = net.__code__.co_firstlineno + 1
     assert caught.value.finding.message.startswith("the recipe raised ValueError: no such file (")
     assert caught.value.finding.message.endswith(f"test_prepare.py, line {line})")

@@ -9,23 +9,23 @@ from toolbox.cells import Function
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, ModelProber, Probe
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.live_model import Call, flatten_outputs
-from onnx_ci.pipeline.reference import reference
+from onnx_ci.pipeline.reference import perturbation, reference
 
 
 @pytest.mark.parametrize("shape", [(7,), (7, 3), (3, 7), (1, 7), (2, 3, 5)])
 @pytest.mark.parametrize("at_once", [1, 4, 6, 20])
 def test_a_large_tensor_is_perturbed_in_parts_as_it_is_at_once(shape, at_once, monkeypatch):
     tensor = torch.randn(shape)
-    whole = reference.perturbed(tensor, torch.Generator().manual_seed(0))
-    monkeypatch.setattr(reference, "AT_ONCE", at_once)
-    assert torch.equal(reference.perturbed(tensor, torch.Generator().manual_seed(0)), whole)
+    whole = perturbation.perturbed(tensor, torch.Generator().manual_seed(0))
+    monkeypatch.setattr(perturbation, "AT_ONCE", at_once)
+    assert torch.equal(perturbation.perturbed(tensor, torch.Generator().manual_seed(0)), whole)
 
 
 def test_an_expanded_tensor_is_perturbed_in_parts(monkeypatch):
     tensor = torch.randn(1, 3).expand(4, 3)
-    whole = reference.perturbed(tensor, torch.Generator().manual_seed(0))
-    monkeypatch.setattr(reference, "AT_ONCE", 3)
-    assert torch.equal(reference.perturbed(tensor, torch.Generator().manual_seed(0)), whole)
+    whole = perturbation.perturbed(tensor, torch.Generator().manual_seed(0))
+    monkeypatch.setattr(perturbation, "AT_ONCE", 3)
+    assert torch.equal(perturbation.perturbed(tensor, torch.Generator().manual_seed(0)), whole)
 
 
 def test_integers_on_further_inputs_take_no_more_runs_until_a_file_differs():

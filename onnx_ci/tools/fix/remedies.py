@@ -28,7 +28,7 @@ def text_of(file: Path) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Move:
+class Remedy:
     """One change of a cell, or of the code that its model runs."""
 
     words: str
@@ -42,11 +42,11 @@ class Move:
     texts: Mapping[str, str] = field(default_factory=dict)
     """The text of each changed file, by its absolute path."""
 
-    def cell(self, planned: CellSpec) -> CellSpec:
+    def cell(self, spec: CellSpec) -> CellSpec:
         """The changed cell, without the failures that the recipe expects of the other one."""
-        cell = planned.cell
+        cell = spec.cell
         exporter, opset = self.exporter or cell.exporter, self.opset or cell.opset
-        return replace(planned, cell=replace(cell, exporter=exporter, opset=opset), expectations=())
+        return replace(spec, cell=replace(cell, exporter=exporter, opset=opset), expectations=())
 
     def recipe(self, recipe: Recipe) -> Recipe:
         """The recipe with the changed options."""
@@ -63,29 +63,29 @@ class Move:
         return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
-def settings_moves(planned: CellSpec, newest_opset: int, axes_of_one: Sequence[str] = ()) -> list[Move]:
+def settings_remedies(spec: CellSpec, newest_opset: int, axes_of_one: Sequence[str] = ()) -> list[Remedy]:
     """Other settings of the export, the least change first: an option of the exporter, other opsets, the other exporter.
 
     Args:
-        planned: the cell.
+        spec: the cell.
         newest_opset: the newest that can be judged here.
         axes_of_one: the dynamic axes along which the example has size 1, if that may be what is wrong.
     """
-    exporter, opset = planned.cell.exporter, planned.cell.opset
-    moves = {
-        "torchscript": [Move(words="do_constant_folding=False", options={"do_constant_folding": False})],
-        "dynamo": [Move(words="optimize=False", options={"optimize": False})],
+    exporter, opset = spec.cell.exporter, spec.cell.opset
+    remedies = {
+        "torchscript": [Remedy(words="do_constant_folding=False", options={"do_constant_folding": False})],
+        "dynamo": [Remedy(words="optimize=False", options={"optimize": False})],
     }.get(exporter, [])
     if axes_of_one:
         words = f"an example larger than 1 along {listed(map(repr, axes_of_one))}"
-        moves = [Move(words=words, has_larger_example=True), *moves]
-    moves += [
-        Move(words=f"opset {other}", opset=other)
+        remedies = [Remedy(words=words, has_larger_example=True), *remedies]
+    remedies += [
+        Remedy(words=f"opset {other}", opset=other)
         for other in dict.fromkeys((opset + 1, opset - 1, FIRST_DYNAMO_OPSET, newest_opset))
         if other != opset and _LOWEST_OPSET <= other <= newest_opset
     ]
     for other in OF_TORCH:
         if exporter in OF_TORCH and other != exporter:
             at = max(opset, FIRST_DYNAMO_OPSET) if other == "dynamo" else opset
-            moves.append(Move(words=f"exporter {other} at opset {at}", exporter=other, opset=at))
-    return moves
+            remedies.append(Remedy(words=f"exporter {other} at opset {at}", exporter=other, opset=at))
+    return remedies

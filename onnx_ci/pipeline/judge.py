@@ -1,4 +1,8 @@
-"""One file judged: its contract, then what each runtime computes with it, then whether it or a runtime is at fault."""
+"""One file judged: contract → run → compare, and whether the file or a runtime is at fault.
+
+``contract`` reads what the file declares. ``run`` computes its outputs with each runtime, and ``compare`` measures how far they
+are from the model's. Where runtimes differ, ``compare.attribution`` says which of them is wrong.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +23,9 @@ from onnx_ci.pipeline.compare.runtime_run import RuntimeRun, run_file
 from onnx_ci.pipeline.contract import contract
 from onnx_ci.pipeline.contract.facts import facts_of
 from onnx_ci.pipeline.contract.requirements import check_requirements
-from onnx_ci.pipeline.contract.several_files import merged_signature
 from onnx_ci.pipeline.contract.weights import compare_weights
+from onnx_ci.pipeline.post_export.passes import ort_optimized
 from onnx_ci.pipeline.post_export.shipped_reference import ShippedReference
-from onnx_ci.pipeline.post_export.simplifiers import ort_optimized
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.pipeline.run.runtime import Runtime
@@ -70,56 +73,46 @@ class Judgement:
 
 
 def judge(
-    file: JudgedFile, planned: CellTask, shipped: ShippedReference, runtimes: Sequence[Runtime], timings: dict[str, float]
+    file: JudgedFile, task: CellTask, shipped: ShippedReference, runtimes: Sequence[Runtime], timings: dict[str, float]
 ) -> Judgement:
     """Judge a file. A step runs even if an earlier one found something, as long as it can, so that one run reports everything.
 
     Args:
-        file: the file.
-        planned: the cell that it is the file of.
-        shipped: what it is compared with.
         runtimes: the runtimes that run it, wherever they can.
         timings: the seconds of each stage are added to it.
     """
-    judgement = _judge_contract(file, planned, shipped, timings)
+    with timed("contract", timings):
+        judgement = (_judge_contracts if file.complete.is_dir() else _judge_contract)(file, task, shipped)
     signature = judgement.signature
     if signature is None or _has_errors(each for each in judgement.contract if each.rule in _UNMATCHED):
         return judgement
-    inference = _Inference(path=file.path, signature=signature, planned=planned, timings=timings)
-    judgement = _judge_numbers(judgement, inference, runtimes)
-    judgement = replace(judgement, numbers=with_equal_axes(judgement.numbers, signature, judgement.prepared))
-    computed = {_static_axis(each) for each in judgement.numbers} - {None}  # these say more of the same axes
-    return replace(judgement, contract=tuple(each for each in judgement.contract if _static_axis(each) not in computed))
+    judgement = _judge_numbers(judgement, _Inference(file.path, signature, task, timings), runtimes)
+    numbers = with_equal_axes(judgement.numbers, signature, judgement.prepared)
+    axes = {(each.output, each.details["axis"]) for each in numbers if each.rule == "static-axis"}
+    declared = [
+        each for each in judgement.contract if each.rule != "static-axis" or (each.output, each.details["axis"]) not in axes
+    ]  # where both are about one axis, what a run shows says more
+    return replace(judgement, contract=tuple(declared), numbers=numbers)
 
 
-def _static_axis(finding: Finding) -> tuple[str | None, int] | None:
-    """The output and the axis that a ``static-axis`` is about; ``None`` for other findings."""
-    return (finding.output, finding.details["axis"]) if finding.rule == "static-axis" else None
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Inference:
     """How the file of a cell is run."""
 
     path: Path
     signature: Signature
-    planned: CellTask
+    task: CellTask
     timings: dict[str, float]
-
-    @property
-    def device(self) -> str:
-        """The device of the cell."""
-        return self.planned.cell.device
 
     def run(self, runtime: Runtime, prepared: Prepared, device: str) -> RuntimeRun:
         """What a runtime computes on a device, compared with the model on each probe of ``prepared``."""
-        limit = self.planned.drift_limit
+        limit = self.task.drift_limit
         return run_file(runtime, self.path, self.signature, prepared, device=device, max_drift=limit, timings=self.timings)
 
 
 def _judge_numbers(judgement: Judgement, inference: _Inference, runtimes: Sequence[Runtime]) -> Judgement:
     """``judgement``, with what the runtimes compute with the file."""
-    prepared, device = judgement.prepared, inference.device
+    prepared, device = judgement.prepared, inference.task.cell.device
     runs = [inference.run(runtime, prepared, place) for runtime, place in _with_devices(runtimes, device)]
     if any(each.fails_on_inputs for each in runs) and prepared.one_kind_per_probe is not prepared:
         return _judge_numbers(replace(judgement, prepared=prepared.one_kind_per_probe), inference, runtimes)
@@ -135,60 +128,56 @@ def _judge_numbers(judgement: Judgement, inference: _Inference, runtimes: Sequen
         on_example = replace(prepared, probes=(prepared.example,))  # its exponent matters on every input
         numbers += hidden_faults(inference.run(plain, on_example, device))
     sides: tuple[CpuVsGpu, ...] = ()
-    is_one_file = not inference.path.is_dir()
-    if inference.planned.cell.gpu is not None and not inference.planned.is_lossy and is_one_file:
+    if inference.task.cell.gpu is not None and not inference.task.is_lossy and not inference.path.is_dir():
         on_gpu = next(iter(of_onnxruntime), None)
         with timed("run", inference.timings):
-            limit = inference.planned.max_drift
-            sides = compute_cpu_vs_gpu(on_gpu, inference.path, inference.signature, prepared, max_drift=limit)
-        numbers = explain_drift_on_gpu(sides, numbers, on_gpu, prepared)
+            limit = inference.task.max_drift
+            sides = compute_cpu_vs_gpu(on_gpu, inference.path, inference.signature, prepared, device=device, max_drift=limit)
+        numbers = explain_drift_on_gpu(sides, numbers, on_gpu, device, tf32=prepared.recipe.tf32)
     outputs = tuple(output for each in runs for output in each.outputs)
     return replace(judgement, numbers=(*overflows, *numbers), outputs=outputs, cpu_vs_gpu=sides)
 
 
-def _judge_contract(file: JudgedFile, planned: CellTask, shipped: ShippedReference, timings: dict[str, float]) -> Judgement:
+def _judge_contract(file: JudgedFile, task: CellTask, shipped: ShippedReference) -> Judgement:
     """What is wrong with a file that needs no inference."""
     prepared = shipped.prepared
-    with timed("contract", timings):
-        if file.complete.is_dir():
-            return _judge_contracts(file.complete, planned, shipped)
-        signature = onnx_signature.read_signature(file.path, prepared.weights)
-        if isinstance(signature, Finding):
-            return Judgement(prepared=prepared, signature=None, contract=(*shipped.findings, signature))
-        of_signature = contract.compare_signature(signature, prepared, planned.cell, domains=shipped.domains)
-        broken = _broken(file, signature, of_signature, planned, prepared)
-        facts = facts_of(signature, file.complete, prepared)
+    signature = onnx_signature.read_signature(file.path, prepared.weights)
+    if isinstance(signature, Finding):
+        return Judgement(prepared=prepared, signature=None, contract=(*shipped.findings, signature))
+    of_signature = contract.compare_signature(signature, prepared, task.cell, domains=shipped.domains)
+    broken = _broken(file, signature, of_signature, task, prepared)
+    facts = facts_of(signature, file.complete, prepared)
     return Judgement(prepared=prepared, signature=signature, contract=(*shipped.findings, *broken), facts=facts)
 
 
-def _judge_contracts(folder: Path, planned: CellTask, shipped: ShippedReference) -> Judgement:
+def _judge_contracts(folder: JudgedFile, task: CellTask, shipped: ShippedReference) -> Judgement:
     """What is wrong with several files that needs no inference; each message begins with the name of the file."""
     prepared, signatures, broken = shipped.prepared, [], [*shipped.findings]
-    files = files_in(folder)
+    files = files_in(folder.complete)
     for path in files:
         signature = onnx_signature.read_signature(path)
         if isinstance(signature, Finding):
             of_file = [signature]
         else:
             signatures.append(signature)
-            of_content = contract.check_content(signature, prepared, planned.cell)
-            of_file = _broken(JudgedFile(path=path, complete=path), signature, of_content, planned, prepared)
+            of_content = contract.check_content(signature, prepared, task.cell)
+            of_file = _broken(JudgedFile(path=path, complete=path), signature, of_content, task, prepared)
         broken += [replace(each, message=f"{path.stem}: {each.message}") for each in of_file]
     if len(signatures) < len(files):
         return Judgement(prepared=prepared, signature=None, contract=tuple(broken))
-    whole = merged_signature(signatures, prepared)
-    facts = facts_of(whole, folder, prepared)
+    whole = contract.merged_signature(signatures, prepared)
+    facts = facts_of(whole, folder.complete, prepared)
     return Judgement(prepared=prepared, signature=whole, contract=tuple(broken), facts=facts)
 
 
 def _broken(
-    file: JudgedFile, signature: Signature, of_signature: Iterable[Finding], planned: CellTask, prepared: Prepared
+    file: JudgedFile, signature: Signature, of_signature: Iterable[Finding], task: CellTask, prepared: Prepared
 ) -> list[Finding]:
     """What is wrong with a file, its signature included, that needs no inference."""
     broken = [*onnx_signature.check(file.path, signature), *of_signature]
     fold = functools.partial(ort_optimized, level="basic")
-    broken += check_requirements(file.path, file.complete, signature, planned.requirements, fold)
-    if not planned.is_lossy and not any(finding.rule in _WEIGHTS_UNREADABLE for finding in broken):
+    broken += check_requirements(file.path, file.complete, signature, task.requirements, fold)
+    if not task.is_lossy and not any(finding.rule in _WEIGHTS_UNREADABLE for finding in broken):
         broken += compare_weights(file.path, prepared)
     return broken
 
@@ -208,16 +197,12 @@ def _without_overflows(
 ) -> tuple[list[RuntimeRun], list[Finding]]:
     """The runs by which a file is judged, and warnings about sums of int8 products that overflow."""
     may_overflow = [each.is_onnxruntime and each.device == "cpu" and bool(each.faults) for each in runs]
-    if not any(may_overflow) or not _has_int8(inference.path):
+    models = map(onnx_signature.read_model, files_in(inference.path) if any(may_overflow) else ())
+    if not any(not isinstance(model, Finding) and has_int8_tensors(model) for model in models):
         return [*runs], []
     exact = inference.run(OnnxRuntime(exact_int8=True), prepared, "cpu")
     pairs = [without_overflow(each, exact) if may else (each, []) for each, may in zip(runs, may_overflow, strict=True)]
     return [decisive for decisive, _ in pairs], [warning for _, warnings in pairs for warning in warnings]
-
-
-def _has_int8(path: Path) -> bool:
-    models = map(onnx_signature.read_model, files_in(path))
-    return any(not isinstance(model, Finding) and has_int8_tensors(model) for model in models)
 
 
 def _has_errors(findings: Iterable[Finding]) -> bool:

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnx_ci.onnx_model.quantized import quantized_activations, quantized_tensors, with_jitter
+from onnx_ci.pipeline.run.quantized_file import quantized_activations, quantized_tensors, with_jitter
 
 
 def model(*, scale=0.5, zero_point=-28, kind=np.int8, opset=17):

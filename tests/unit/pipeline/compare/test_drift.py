@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from onnx_ci.pipeline.compare.similarity import agreement, similarity
+from onnx_ci.pipeline.compare.drift import agreement, similarity
 
 
 def alike(got, exact, noise=0.1):

@@ -1,19 +1,13 @@
-"""A failing program made smaller as long as it fails."""
+"""A failing program made as small as it can be while it fails."""
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from onnx_ci.pipeline.reduce.program import FunctionCall, Operand, Program, mapped
-from onnx_ci.processes.clock import CLOCK
-
-
-def with_fewest_calls(program: Program, fails: Callable[[Program], bool], deadline: float) -> Program:
-    """A failing program without the calls that it can fail without. The arguments are those of :func:`smallest`."""
-    return _shrunk(program, _with_fewer_calls, fails, deadline)
+from onnx_ci.pipeline.reduce.search import shrunk, with_fewer_calls
 
 
 def smallest(program: Program, fails: Callable[[Program], bool], deadline: float) -> Program:
@@ -24,38 +18,9 @@ def smallest(program: Program, fails: Callable[[Program], bool], deadline: float
         fails: whether a program fails in the same way.
         deadline: when to stop, by :func:`time.thread_time`.
     """
-    for step in (_with_fewer_calls, _with_fewer_outputs, _with_smaller_sizes, _with_fewer_arguments):
-        program = _shrunk(program, step, fails, deadline)
+    for step in (with_fewer_calls, _with_fewer_outputs, _with_smaller_sizes, _with_fewer_arguments):
+        program = shrunk(program, step, fails, deadline)
     return program
-
-
-def _shrunk(
-    program: Program, step: Callable[[Program], Iterator[Program]], fails: Callable[[Program], bool], deadline: float
-) -> Program:
-    """The program after as many steps as leave it failing.
-
-    Args:
-        program: a program that fails.
-        step: gives the programs that are a step smaller.
-        fails: whether a program fails in the same way.
-        deadline: when to stop.
-    """
-    while True:
-        candidates = itertools.takewhile(lambda _: CLOCK.thread_time() < deadline, step(program))
-        smaller = next(filter(fails, candidates), None)
-        if smaller is None:
-            return program
-        program = smaller
-
-
-def _with_fewer_calls(program: Program) -> Iterator[Program]:
-    count = len(program.calls)
-    if count > 1:
-        for size in sorted({count // 2, count // 4, 1} - {0}, reverse=True):
-            for start in range(0, count, size):
-                others = [number for number in range(count) if not start <= number < start + size]
-                if others:
-                    yield program.part(others)
 
 
 def _with_fewer_outputs(program: Program) -> Iterator[Program]:

@@ -1,4 +1,4 @@
-"""``onnx-ci why CELL --versions`` finds the version of a package with which a failing cell passes."""
+"""``onnx-ci versions CELL`` finds the version of a package with which a failing cell passes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import shutil
 
 import pytest
-from e2e.versions.stand_in import BESIDE_OLD_LENS, RAISES, WRONG
+from e2e.tools.versions.stand_in import BESIDE_OLD_LENS, RAISES, WRONG
 
 CELL = "scale::opset13-cpu-mirror"
 
@@ -27,7 +27,7 @@ def test_the_first_newer_version_that_is_right_is_found(cli, index):
     index.lens("1.0", turns=False)
     index.lens("2.0", turns=True)
     index.install("mirror==1.0", "lens==2.0")
-    done = cli("why", CELL, "--versions")
+    done = cli("versions", CELL)
     assert (done.returncode, done.stderr) == (1, "")
     assert tried(done) == (
         [
@@ -47,7 +47,7 @@ def test_an_older_version_is_tried_where_no_newer_one_is_right(cli, index):
     index.mirror("1.2", **WRONG)
     index.mirror("1.3", **RAISES)
     index.install("mirror==1.2")
-    done = cli("why", CELL, "--versions")
+    done = cli("versions", CELL)
     assert tried(done) == (
         [("mirror 1.3", "failed"), ("mirror 1.1", "failed"), ("mirror 1.0", "passed")],
         "passes with mirror 1.0 and earlier (fails with 1.1)",
@@ -59,7 +59,7 @@ def test_where_no_version_is_right_that_is_said(cli, index):
     index.mirror("1.0", **WRONG)
     index.mirror("1.1", **WRONG)
     index.install("mirror==1.0")
-    done = cli("why", CELL, "--versions")
+    done = cli("versions", CELL)
     assert tried(done)[0] == [("mirror 1.1", "failed")]
     assert "no other version of" in done.stdout
     assert "mirror" in done.stdout.splitlines()[-2]
@@ -69,7 +69,7 @@ def test_where_no_version_is_right_that_is_said(cli, index):
 def test_nothing_is_tried_for_a_cell_that_passes(cli, index):
     index.mirror("1.0")
     index.install("mirror==1.0")
-    done = cli("why", CELL, "--versions")
+    done = cli("versions", CELL)
     assert (done.returncode, tried(done)) == (0, ([], "no other version is tried: the cell does not fail"))
 
 
@@ -77,7 +77,7 @@ def test_without_a_network_it_is_said_in_one_line(cli, index):
     index.mirror("1.0", **WRONG)
     index.install("mirror==1.0")
     shutil.rmtree(index.wheels)
-    done = cli("why", CELL, "--versions", PIP_NO_INDEX="0", PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_RETRIES="1")
+    done = cli("versions", CELL, PIP_NO_INDEX="0", PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_RETRIES="1")
     assert done.returncode == 2
     assert "numeric-drift" in done.stdout  # what is known without it is shown
     (line,) = done.stderr.splitlines()

@@ -46,6 +46,7 @@ from onnx_ci.pipeline.model.live_model import (
     PrepareError,
     force_eager,
     has_noise,
+    largest_value,
     run,
     run_tree,
     tensor_leaves,
@@ -54,7 +55,7 @@ from onnx_ci.pipeline.model.live_model import (
 from onnx_ci.pipeline.model.places import CallPlaces, innermost, is_of_toolchain, source_line
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.reduce.program import is_in_place, is_random, mapped
-from onnx_ci.pipeline.reference.reference import largest_value, proportional_reference
+from onnx_ci.pipeline.reference.reference import proportional_reference
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import Culprit, Frozen, FrozenKind, SourceLine
 
@@ -75,7 +76,7 @@ class _Kind(enum.IntEnum):
     NUMBER = enum.auto()
     """A number that Python reads from a tensor, or makes of a size."""
     COUNT = enum.auto()
-    """Tensors of which Python sees how many there are."""
+    """A number of tensors that Python sees."""
     WRITE = enum.auto()
     """Nothing: it changes a tensor."""
     ARGUMENTS = enum.auto()
@@ -150,9 +151,9 @@ class Replay:
         self.suspects: Collection[SourceLine | None] = ()
         """The lines that may be a cause."""
         self._lines_of_shapes: dict[str, tuple[_Line, ...]] = {}
-        """By output, the first lines with which it has the shape that it has in the file."""
+        """By output, the first lines that explain its shape in the file."""
         self.causes_of_shapes: dict[str, tuple[Culprit, ...]] = {}
-        """By output, the line with which it has the shape that it has in the file, where its values have another fault, too."""
+        """By output, the line that explains its shape in the file, where its values have another fault, too."""
 
     def causes(self, wrong: Collection[str], warned: Collection[SourceLine]) -> dict[str, tuple[Culprit, ...]]:
         """For each output that is explained, the lines that are its cause, in the order of the code's run.
@@ -218,7 +219,7 @@ class Replay:
         """The outputs that the model computes as the file does, if these lines get what they got on the example."""
         self._runs += 1
         as_on_example = {line: example.values.get(line, ()) for line in lines}
-        mode = _LinesMode(self._call(self._probe.inputs), as_on_example, self._deadline)
+        mode = self._mode(self._probe.inputs, as_on_example)
         try:
             outputs = self._run(mode)
         except PrepareError as error:
@@ -251,11 +252,11 @@ class Replay:
         lines = (source_line(frame.f_code.co_filename, number) for frame, number in stack)
         return any((line.file, line.line) == (self._fails_at.file, self._fails_at.line) for line in lines)
 
-    def _call(self, inputs: Inputs) -> Any:
-        return with_inputs(self._prepared.fresh(), inputs)
+    def _mode(self, inputs: Inputs, given: Mapping[_Line, Sequence[Any]]) -> _LinesMode:
+        return _LinesMode(with_inputs(self._prepared.fresh(), inputs), given, self._deadline)
 
     def _recorded(self, inputs: Inputs) -> _Run:
-        mode = _LinesMode(self._call(inputs), {}, self._deadline)
+        mode = self._mode(inputs, {})
         try:
             self._run(mode)
             is_accepted = True
@@ -302,20 +303,16 @@ def _is_equal(value: Any, other: Any) -> bool:
     if isinstance(value, torch.Tensor) and isinstance(other, torch.Tensor):
         return value.shape == other.shape and torch.equal(value, other)
     if not (_is_number(value) and _is_number(other)):  # of numpy, or several
-        return _is_same_object(value, other)
+        try:
+            np.testing.assert_equal(value, other)
+        except Exception:  # any object can be returned by a function, and refuse a comparison
+            return False
+        return True
     return bool(value == other) or (value != value and other != other)
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (bool, int, float))
-
-
-def _is_same_object(value: Any, other: Any) -> bool:
-    try:
-        np.testing.assert_equal(value, other)
-    except Exception:  # any object can be returned by a function, and refuse a comparison
-        return False
-    return True
 
 
 def _culprit(line: _Line, own: _Run, example: _Run) -> Culprit:
@@ -381,27 +378,26 @@ class _LinesMode(NumbersMode):
         """Call a function of torch, or do as in the other run."""
         if name in ("__get__", "__set__", "size", "dim", "stride", "storage_offset", "__index__"):
             return func(*args, **kwargs)
-        title = _title(func, name)
+        title = torch.overrides.resolve_name(func) or name
         if args and isinstance(args[0], torch.Tensor) and is_in_place(name) and self._got(_Kind.WRITE, None, title)[1]:
             return None if name == "__setitem__" else args[0]
-        numbers = _numbers((args, kwargs))
+        leaves: list[Any] = []
+        mapped((args, kwargs), leaves.append)
+        numbers = tuple(plain_number(leaf) for leaf in leaves if _is_argument(leaf))
         if numbers:
             given, is_given = self._got(_Kind.ARGUMENTS, numbers, title)
             if is_given and len(given) == len(numbers):
                 rest = iter(given)
-                args, kwargs = _replaced((args, kwargs), rest)
+                args, kwargs = mapped((args, kwargs), lambda leaf: next(rest) if _is_argument(leaf) else leaf)
         result = func(*args, **kwargs)
         if isinstance(result, torch.Tensor) and not tensor_leaves((args, kwargs)) and not is_random(name):
-            return self._constant(result, title)
+            given, is_given = self._got(_Kind.CONSTANT, result.detach().clone(), title)
+            return given.clone() if is_given else result
         if isinstance(result, (tuple, list)) and result and all(isinstance(each, torch.Tensor) for each in result):
             given, is_given = self._got(_Kind.COUNT, len(result), title)
             self.has_other_count |= is_given and given != len(result)
             return type(result)(result[:given]) if is_given and type(result) in (tuple, list) else result
         return result
-
-    def _constant(self, result: torch.Tensor, title: str) -> torch.Tensor:
-        given, is_given = self._got(_Kind.CONSTANT, result.detach().clone(), title)
-        return given.clone() if is_given else result
 
     def tested(self, outcome: bool, args: Any) -> bool:
         """See :class:`NumbersMode`."""
@@ -427,7 +423,9 @@ class _LinesMode(NumbersMode):
         if frame is None:
             return value, False
         self.namespaces[id(frame.f_globals)] = frame.f_globals
-        line = _Line(is_in_torch, kind, frame.f_code.co_filename, frame.f_lineno, _caller_of(frame))
+        stack = itertools.takewhile(lambda place: place[0].f_code is not run_tree.__code__, traceback.walk_stack(frame))
+        caller = innermost((each.f_code.co_filename, number) for each, number in stack)
+        line = _Line(is_in_torch, kind, frame.f_code.co_filename, frame.f_lineno, caller)
         if line not in self.values:
             self.places[line] = _Place(function, *self._call_places.now())
         self.values.setdefault(line, []).append(value)
@@ -455,26 +453,6 @@ def _frame_of_code() -> tuple[FrameType | None, bool]:
             is_in_torch = True
         frame = frame.f_back
     return None, is_in_torch
-
-
-def _caller_of(frame: FrameType) -> SourceLine | None:
-    stack = itertools.takewhile(lambda place: place[0].f_code is not run_tree.__code__, traceback.walk_stack(frame))
-    return innermost((each.f_code.co_filename, number) for each, number in stack)
-
-
-def _title(func: Any, name: str) -> str:
-    resolved = torch.overrides.resolve_name(func)
-    return resolved or name
-
-
-def _numbers(values: Any) -> tuple[Any, ...]:
-    leaves: list[Any] = []
-    mapped(values, leaves.append)
-    return tuple(plain_number(leaf) for leaf in leaves if _is_argument(leaf))
-
-
-def _replaced(values: Any, numbers: Iterator[Any]) -> Any:
-    return mapped(values, lambda leaf: next(numbers) if _is_argument(leaf) else leaf)
 
 
 def _is_argument(leaf: Any) -> bool:

@@ -1,4 +1,4 @@
-"""In the process of a recipe: one move tried, with everything that a run would do with the changed cell.
+"""In the process of a recipe: one remedy tried, with everything that a run would do with the changed cell.
 
 After a change of code, the file must pass the gate of the changed model, and must compute what the *unchanged* model computes.
 Otherwise a change of the model's results would pass for a repair of its export.
@@ -34,20 +34,20 @@ from onnx_ci.processes.supervisor import LAST, Send
 from onnx_ci.results.records import CellEvidence, CellResult, Finding, Severity, Status
 from onnx_ci.results.rules import finding
 from onnx_ci.results.verdict import decide
-from onnx_ci.tools.fix.moves import Move, text_of
+from onnx_ci.tools.fix.remedies import Remedy, text_of
 
 
-def try_move(move: Move, planned: CellSpec, settings: Settings, recipe: Recipe, send: Send) -> None:
+def try_remedy(remedy: Remedy, spec: CellSpec, settings: Settings, recipe: Recipe, send: Send) -> None:
     """The main function of the process: send the evidence about the changed cell."""
-    cell = with_recipe(move.cell(planned), move.recipe(recipe), settings)
-    if move.has_larger_example:
+    cell = with_recipe(remedy.cell(spec), remedy.recipe(recipe), settings)
+    if remedy.has_larger_example:
         try:
             prepared = Shared().prepared(cell, Weights.OWN, {})
         except PrepareError as error:
             send({LAST: CellEvidence(cell=cell.cell, findings=(error.finding,)).as_json()})
             return
         cell = replace(cell, recipe=with_larger_example(cell.recipe, prepared))
-    if not move.texts:
+    if not remedy.texts:
         evidence = run_cell(cell, CellContext(shared=Shared()))
         send({LAST: evidence.as_json()})
         return
@@ -57,10 +57,10 @@ def try_move(move: Move, planned: CellSpec, settings: Settings, recipe: Recipe, 
     except PrepareError as error:
         send({LAST: CellEvidence(cell=cell.cell, findings=(error.finding,)).as_json()})
         return
-    untested = tuple(_untested(move, prepared.untaken_branches))
+    untested = tuple(_untested(remedy, prepared.untaken_branches))
     with scratch_folder() as folder:
         with contextlib.ExitStack() as changes:
-            for file, text in move.texts.items():
+            for file, text in remedy.texts.items():
                 changes.enter_context(changed_functions(file, text))
             evidence = run_cell(cell, CellContext(shared=Shared(), artifacts=folder))
         # Not before the code is as it was: some of what a file is compared with is only computed if it is wrong.
@@ -103,16 +103,16 @@ def with_larger_example(recipe: Recipe, prepared: Prepared) -> Recipe:
     return replace(recipe, function=function)
 
 
-def decided(planned: CellSpec, evidence: CellEvidence, settings: Settings) -> CellResult:
+def decided(spec: CellSpec, evidence: CellEvidence, settings: Settings) -> CellResult:
     """The verdict on a changed cell, of which nothing is expected to fail."""
-    return decide(evidence, allow=planned.allow, strict=settings.strict, severities=planned.severities)
+    return decide(evidence, allow=spec.allow, strict=settings.strict, severities=spec.severities)
 
 
-def _untested(move: Move, untaken: Iterable[UntakenBranch]) -> Iterator[Finding]:
+def _untested(remedy: Remedy, untaken: Iterable[UntakenBranch]) -> Iterator[Finding]:
     """What a change does to branches of which no input takes the other side: nothing shows that they still do the same."""
     for branch in untaken:
         condition = branch.condition
-        changed = next((text for file, text in move.texts.items() if _is_same(file, str(condition.path))), None)
+        changed = next((text for file, text in remedy.texts.items() if _is_same(file, str(condition.path))), None)
         line = linecache.getline(str(condition.path), condition.line).strip()
         if changed is not None and line not in map(str.strip, changed.splitlines()):
             message = f"the change may do something else where `{condition.text}` is {str(not branch.outcome).lower()}"

@@ -7,7 +7,7 @@ import torch
 from toolbox.cells import recipe_of, rules, run_one
 
 import onnx_ci
-from onnx_ci.pipeline.reference.ties import OtherTies
+from onnx_ci.pipeline.reference.perturbation import OtherTies
 
 DECLARED = {"input_names": ["x"], "output_names": ["values", "indices"]}
 WITH_TIES = torch.randint(0, 4, (6, 9), generator=torch.Generator().manual_seed(0))

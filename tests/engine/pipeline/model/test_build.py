@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from toolbox.cells import planned
+from toolbox.cells import task
 
 import onnx_ci
 from onnx_ci.pipeline.model.live_model import PrepareError
@@ -61,5 +61,5 @@ def loads_an_object(folder):
 )
 def test_what_helps_is_told_where_it_is_known(fails, remedy, tmp_path):
     with pytest.raises(PrepareError) as caught:
-        prepare(planned(onnx_ci.recipe(name="net")(lambda: fails(tmp_path))))
+        prepare(task(onnx_ci.recipe(name="net")(lambda: fails(tmp_path))))
     assert remedy in caught.value.finding.remedy

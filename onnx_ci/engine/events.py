@@ -1,0 +1,163 @@
+"""What happens in a run, as values: the same between its processes and between the engine, the session and the front-ends.
+
+A process sends events to the one that started it, as JSON: :func:`message_of` and :func:`event_of`. The session yields those
+that front-ends show. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from onnx_ci.cache.watch import ReadSet
+from onnx_ci.matrix.scope import RecipeScope
+from onnx_ci.processes.supervisor import LAST, Message, Send
+from onnx_ci.results.json_data import from_json, to_json
+from onnx_ci.results.records import CellEvidence, CellResult, Exclusion, Problem
+
+# --- of the processes of recipe files
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibrariesImported:
+    """The process from which those of recipe files are forked has imported their libraries."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileImported:
+    """A recipe file was imported."""
+
+    scopes: tuple[RecipeScope, ...]
+    """What its recipes declare."""
+    problems: tuple[Problem, ...]
+    read_set: ReadSet | None
+    """What it depends on; ``None`` if that is not recorded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkRequested:
+    """The process of a recipe file is to do something with its recipes."""
+
+    pickled: str
+    """The function, in base 64."""
+
+
+# --- of workers and the processes of cells
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerReady:
+    """A worker has prepared its recipe, and takes jobs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageStarted:
+    """A stage of a cell, or of a preparation, begins."""
+
+    stage: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchStarted:
+    """All but the cause of a cell's failure is known, and now that is searched for."""
+
+    evidence: CellEvidence
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchEnded:
+    """The cell goes on after the search."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellFinished:
+    """All evidence about a cell has been gathered."""
+
+    evidence: CellEvidence
+    read_set: ReadSet | None = None
+    """What the verdict depends on; ``None`` if that is not recorded."""
+
+
+# --- of the session
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """A result is awaited. It comes several times a second."""
+
+    doing: tuple[str, ...]
+    """What the processes do meanwhile, in words: the cells that run, and the recipes that are being prepared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellJudged:
+    """The verdict on a cell."""
+
+    result: CellResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProblemMet:
+    """What keeps recipes from becoming cells."""
+
+    problem: Problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellsCollected:
+    """A worker of pytest-xdist has collected its cells."""
+
+    why_no_cell: str
+    """Why no cell is left to run; empty if there is one."""
+    exclusions: tuple[Exclusion, ...]
+    in_other_jobs: tuple[str, ...]
+    """The ids of the cells that belong to other shards."""
+
+
+Event = (
+    LibrariesImported
+    | FileImported
+    | WorkRequested
+    | WorkerReady
+    | StageStarted
+    | SearchStarted
+    | SearchEnded
+    | CellFinished
+    | Waiting
+    | CellJudged
+    | ProblemMet
+    | CellsCollected
+)
+Emit = Callable[[Event], None]
+"""Is called with each event as it happens."""
+
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Event)}
+
+
+def message_of(event: Event) -> dict[str, Any]:
+    """An event as JSON data."""
+    values = {field.name: to_json(getattr(event, field.name)) for field in dataclasses.fields(event)}
+    return {"event": type(event).__name__, **values}
+
+
+def event_of(message: Message) -> Event:
+    """The event of which :func:`message_of` made a message."""
+    kind = _KINDS[message["event"]]
+    event: Event = from_json(kind, message) if dataclasses.fields(kind) else kind()
+    return event
+
+
+def to_nobody(event: Event) -> None:
+    """Do nothing with an event: nobody watches the cell."""
+
+
+def emit_to(send: Send) -> Emit:
+    """A function that sends events to the process that started this one."""
+    return lambda event: send(message_of(event))
+
+
+def send_last(event: Event, send: Send) -> None:
+    """Send the event with which this process has nothing more to do."""
+    send({**message_of(event), LAST: True})

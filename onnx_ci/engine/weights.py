@@ -1,0 +1,99 @@
+"""With which weights a cell is exported, and what an export with the model's own weights and one with probe weights show.
+
+Trained weights can hide modules, whose faults only probe weights show; a file that is kept has the model's own weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+from onnx_ci.engine.evidence import Trial
+from onnx_ci.engine.shared import Shared
+from onnx_ci.matrix.plan import CellTask
+from onnx_ci.pipeline.model.live_model import PrepareError, SkippedByRecipeError
+from onnx_ci.pipeline.prepare.prepare import Prepared, Weights
+from onnx_ci.results.records import Finding, Severity
+from onnx_ci.results.rules import finding
+from onnx_ci.results.verdict import broken_rules
+from onnx_ci.text import listed
+
+_NUMBERS = frozenset({"numeric-drift", "baked-value", "nonfinite-mismatch", "runtime-disagreement"})
+"""Rules about values, which weights may hide or show."""
+_HIDDEN = (
+    "Both files have the same graph. Either it has a fault that the model's own weights hide, or a runtime is inaccurate for "
+    "values that they do not lead to; training may."
+)
+_SAME_WEIGHTS = (
+    "The export function writes the same weights for two models whose weights differ. It must export the model that it gets; "
+    "if it loads the weights itself, declare weights='trained'."
+)
+_SHOWN = "Both files have the same graph, so look for what depends on the size of the model's own weights."
+
+
+def wrong_numbers(findings: Iterable[Finding]) -> list[str]:
+    """The rules about values that an export breaks."""
+    return sorted(broken_rules(findings) & _NUMBERS)
+
+
+def first_weights(task: CellTask) -> Weights:
+    """With which weights a model is exported first; a baseline is recorded with these."""
+    if task.is_trained:
+        return Weights.OWN
+    return Weights.PROBE_UNLESS_LOADED if task.is_trained is None else Weights.PROBE
+
+
+def recipes_to_export(
+    task: CellTask, prepared: Prepared, shared: Shared, timings: dict[str, float], *, keeps_file: bool
+) -> tuple[list[Prepared], list[Finding]]:
+    """What a cell exports: the model with its own weights, with probe weights, or with both, in this order.
+
+    Args:
+        task: the cell.
+        prepared: the recipe with the weights with which its baseline is recorded.
+        shared: what the cells of the recipe share.
+        timings: the seconds are added to it, if something has to be prepared.
+        keeps_file: whether the file is kept.
+
+    Returns:
+        The recipe with each kind of weights, and why one of them cannot be exported.
+    """
+    if prepared.has_probe_weights and keeps_file:
+        try:
+            with_own_weights = shared.prepared(task, Weights.OWN, timings)
+        except PrepareError as error:
+            return [prepared], [error.finding]
+        except SkippedByRecipeError:  # it did not skip the first time, and what is known since counts
+            return [prepared], []
+        return [with_own_weights, prepared], []
+    if _hides_modules(task, prepared):
+        with contextlib.suppress(PrepareError, SkippedByRecipeError):
+            probed = shared.prepared(task, Weights.PROBE, timings)
+            if probed.has_probe_weights:
+                return [prepared, probed], []
+    return [prepared], []
+
+
+def _hides_modules(task: CellTask, prepared: Prepared) -> bool:
+    """Whether the model has trained weights with which some modules do not show, and probe weights may show them."""
+    is_trained = bool(prepared.pristine.loaded_with) if task.is_trained is None else task.is_trained
+    return is_trained and prepared.hides_modules
+
+
+def disagreements(own: Trial, probed: Trial) -> Iterator[Finding]:
+    """A note if the values of an export are wrong with the model's own weights or with probe weights only."""
+    wrong = wrong_numbers(own.findings) or wrong_numbers(probed.findings)
+    if not wrong or (wrong_numbers(own.findings) and wrong_numbers(probed.findings)):
+        return
+
+    def described(trial: Trial) -> str:
+        worst = max((output.drift for output in trial.outputs), default=0.0)
+        return f"{f'wrong ({listed(wrong)})' if wrong_numbers(trial.findings) else 'right'}, with a drift of {worst:.3g}"
+
+    ignores_model = own.written_weights is not None and own.written_weights == probed.written_weights
+    yield finding(
+        "numeric-drift",
+        f"the file with the model's own weights is {described(own)}; the file with probe weights is {described(probed)}",
+        remedy=_SAME_WEIGHTS if ignores_model else _HIDDEN if wrong_numbers(probed.findings) else _SHOWN,
+        severity=Severity.NOTE,
+    )
