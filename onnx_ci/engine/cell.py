@@ -24,7 +24,7 @@ from onnx_ci.engine.weights import disagreements, first_weights, recipes_to_expo
 from onnx_ci.errors import EnvironmentLacksError, describe_exception, disk_error, first_line, open_files_error
 from onnx_ci.matrix.plan import CellTask
 from onnx_ci.onnx_model.files import files_in
-from onnx_ci.onnx_model.signature import mark_probe_weights
+from onnx_ci.onnx_model.signature import PROBE_SUFFIX, mark_probe_weights
 from onnx_ci.onnx_model.weightless import skeleton
 from onnx_ci.onnx_model.weights import stored_weights
 from onnx_ci.opsets import CUSTOM

@@ -188,7 +188,7 @@ def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
         with timed("sketch", timings):
             weights_sketch = sketch(weights_of(copies.pristine.model))
         effects = SideEffects()
-        if not (task.is_quick or task.recipe.nondeterministic):
+        if not task.is_quick and not task.recipe.nondeterministic:
             with timed("side-effects", timings):
                 effects = find_side_effects(copies, first.outputs, first.example.inputs, training=task.recipe.training)
         if effects.can_share:  # all further runs share one copy

@@ -374,8 +374,8 @@ def parsed(words):
 def command_of(words):
     """The command that words begin with, and the other words."""
     command, rest = main, [*words]
-    while rest and isinstance(command, click.Group) and rest[0] in command.list_commands(click.Context(command)):
-        command, rest = command.get_command(click.Context(command), rest[0]), rest[1:]
+    while rest and isinstance(command, click.Group) and (called := command.get_command(click.Context(command), rest[0])):
+        command, rest = called, rest[1:]
     return command, rest
 
 
