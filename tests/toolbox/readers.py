@@ -30,7 +30,7 @@ from onnx_ci.collection.pythonpath import add_pythonpath
 from onnx_ci.config.settings import load_settings
 from onnx_ci.engine.one_process import Engine
 from onnx_ci.errors import OnnxCiError
-from onnx_ci.github.artifact import Artifact
+from onnx_ci.github.artifact import report_of
 from onnx_ci.matrix.plan import task_of
 from onnx_ci.onnx_model.saved_inputs import ExpectedInput, read_inputs, write_inputs
 from onnx_ci.report import html, markdown
@@ -115,7 +115,7 @@ def _right_artifact() -> bytes:
 
 def _artifact(content: bytes, folder: Path) -> object:
     (folder / "a.zip").write_bytes(content)
-    return Artifact(file=folder / "a.zip", name="onnx-export").report()
+    return report_of(folder / "a.zip", "onnx-export")
 
 
 def _right_journal() -> bytes:

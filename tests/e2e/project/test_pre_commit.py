@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 import yaml
-from e2e.cli.test_check import model
+from e2e.cli.test_file_check import model
 from e2e.project.test_readme import block_with
 from e2e.pytest_plugin.test_plugin import WRONG
 from toolbox.projects import RIGHT, ROOT, on_path
