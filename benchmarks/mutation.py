@@ -480,7 +480,7 @@ def _outputs(graph: Graph, types: Types, rng: random.Random) -> Iterator[Fault]:
 
 
 class Planter:
-    """Replaces the export stage of the engine: returns the clean export once, then files with a fault."""
+    """Replaces the export pass of the engine: returns the clean export once, then files with a fault."""
 
     def __init__(self) -> None:
         self._export = cell_module.export

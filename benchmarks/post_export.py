@@ -1,13 +1,13 @@
-"""Post-export stages: how often the right file of a stage fails, and how many faults planted after a stage are found.
+"""Post-export passes: how often the right file of a pass fails, and how many faults planted after a pass are found.
 
-The first table has a column for each stage: the drift of a right file, or the rules that it breaks (a false alarm). The
-second one counts faults. They are planted into the file of a stage, as ``mutation.py`` plants them, and besides into weights
-and scales of low precision. After a stage that keeps the numbers, a fault counts if it is alive, as in ``mutation.py``. After a
-lossy stage it counts if it changes an output by more than 4 times the stage's simulated rounding, on random inputs like the
+The first table has a column for each pass: the drift of a right file, or the rules that it breaks (a false alarm). The
+second one counts faults. They are planted into the file of a pass, as ``mutation.py`` plants them, and besides into weights
+and scales of low precision. After a pass that keeps the numbers, a fault counts if it is alive, as in ``mutation.py``. After a
+lossy pass it counts if it changes an output by more than 4 times the pass's simulated rounding, on random inputs like the
 example; after a static quantization, on the inputs that are within the calibrated ranges. A fault is named right if the
-finding says that this stage introduced it.
-Usage: ``python benchmarks/post_export.py [--models resnet18,lstm] [--stages float16] [--opset 17] [--faulty lstm]
-[--faults 20] [--write docs/stages.md]``.
+finding says that this pass introduced it.
+Usage: ``python benchmarks/post_export.py [--models resnet18,lstm] [--passes float16] [--opset 17] [--faulty lstm]
+[--faults 20] [--write docs/passes.md]``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from mutation import Fault, Liveness, NotPlantableError, _session, faults_of
 from onnx import numpy_helper
 
 import onnx_ci
-from onnx_ci.collection.post_export import BUILT_IN, stages_of
+from onnx_ci.collection.post_export import BUILT_IN, passes_of
 from onnx_ci.config.settings import find_root, load_settings
 from onnx_ci.engine import cell as cell_module
 from onnx_ci.engine.one_process import Engine
@@ -54,11 +54,11 @@ FAULTY = "mobilenet_v3_small,resnet18,lstm,encoder"
 SLOW = frozenset({"alexnet", "vgg11"})
 """Architectures that only take large images, which are simulated slowly."""
 SIZE = 4.0
-"""A fault after a lossy stage counts if it is this many times larger than the stage's simulated rounding."""
+"""A fault after a lossy pass counts if it is this many times larger than the pass's simulated rounding."""
 KNOWN_WRONG = {
     ("encoder", "int8-dynamic"): "quantize_dynamic transposes one of two weights that an Identity shares",
 }
-"""Files that a stage writes without an error and that compute something else."""
+"""Files that a pass writes without an error and that compute something else."""
 BEGIN, END = "<!-- benchmarks/post_export.py: begin -->", "<!-- benchmarks/post_export.py: end -->"
 
 
@@ -110,10 +110,10 @@ def _swapped(value: numpy.ndarray, row: int, other: int) -> numpy.ndarray:
 
 
 class Cache:
-    """Replaces the export and the stages of the engine by their first results, or the stage's file by one with a fault."""
+    """Replaces the export and the passes of the engine by their first results, or the pass's file by one with a fault."""
 
     def __init__(self) -> None:
-        self._export, self._apply = cell_module.export, cell_module.apply_stage
+        self._export, self._apply = cell_module.export, cell_module.apply_pass
         self._exported: bytes | None = None
         self.prepared: Any = None
         self.made: onnx.ModelProto | None = None
@@ -128,10 +128,10 @@ class Cache:
         path.write_bytes(self._exported)
         return Export(artifact=Artifact(path=path), findings=(), log="")
 
-    def apply(self, stage: Any, before: Artifact, folder: Path, feeds: Any) -> Applied:
-        """Has the signature of ``onnx_ci.pipeline.post_export.apply.apply_stage``."""
+    def apply(self, graph_pass: Any, before: Artifact, folder: Path, feeds: Any) -> Applied:
+        """Has the signature of ``onnx_ci.pipeline.post_export.apply.apply_pass``."""
         if self.faulty is None:
-            applied = self._apply(stage, before, folder, feeds)
+            applied = self._apply(graph_pass, before, folder, feeds)
             self.made = None if applied.artifact is None else _named(onnx.load(applied.artifact.path))
             return applied
         folder.mkdir()
@@ -148,7 +148,7 @@ def _named(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class Size:
-    """How large a fault is after a lossy stage, in units of the stage's simulated rounding."""
+    """How large a fault is after a lossy pass, in units of the pass's simulated rounding."""
 
     def __init__(self, made: onnx.ModelProto, shipped: ShippedReference, *, is_static: bool) -> None:
         self._names = [value.name for value in made.graph.input]
@@ -184,7 +184,7 @@ def _apart(one: numpy.ndarray, other: numpy.ndarray) -> float:
 
 
 def study(name: str, options: argparse.Namespace) -> None:
-    """Judge one model after each stage, clean and with faults; print a line of JSON for each result."""
+    """Judge one model after each pass, clean and with faults; print a line of JSON for each result."""
     warnings.simplefilter("ignore")
     logging.disable()
     recipe = recipes()[name]
@@ -194,34 +194,34 @@ def study(name: str, options: argparse.Namespace) -> None:
         cache = Cache()
         with (
             mock.patch.object(cell_module, "export", cache.export),
-            mock.patch.object(cell_module, "apply_stage", cache.apply),
+            mock.patch.object(cell_module, "apply_pass", cache.apply),
         ):
-            for stage in options.stages.split(","):
-                with_stage = dataclasses.replace(recipe, then=stages_of([stage]))
-                task = task_of(dataclasses.replace(cell, stage=stage), with_stage, settings)
+            for graph_pass in options.passes.split(","):
+                with_pass = dataclasses.replace(recipe, then=passes_of([graph_pass]))
+                task = task_of(dataclasses.replace(cell, graph_pass=graph_pass), with_pass, settings)
                 begin = time.perf_counter()
                 cache.made = cache.faulty = None
                 clean = decide(engine.run_cell(task))
                 worst = clean.worst
                 errors = [each for each in clean.findings if each.severity == "error"]
                 print(json.dumps({
-                    "stage": stage, "status": str(clean.status), "drift": worst and worst.drift,
+                    "pass": graph_pass, "status": str(clean.status), "drift": worst and worst.drift,
                     "rules": sorted({each.rule for each in errors}), "messages": [each.message for each in errors],
                     "sqnr": min((each.similarity.sqnr for each in clean.outputs if each.similarity and each.probe == "example"
                                  and each.similarity.sqnr is not None), default=None),
                     "seconds": time.perf_counter() - begin,
                 }), flush=True)  # fmt: skip
                 if clean.status is Status.PASSED and cache.made is not None:
-                    for line in faults_after(stage, task, engine, cache, options):
-                        print(json.dumps({"stage": stage, **line}), flush=True)
+                    for line in faults_after(graph_pass, task, engine, cache, options):
+                        print(json.dumps({"pass": graph_pass, **line}), flush=True)
 
 
 def faults_after(
-    stage: str, task: CellTask, engine: Any, cache: Cache, options: argparse.Namespace
+    graph_pass: str, task: CellTask, engine: Any, cache: Cache, options: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
-    made, rng = cache.made, random.Random(f"{options.seed} {task.recipe.name} {stage}")
-    shipped = ShippedReference.of(cache.prepared, task.stages, DriftLimit(default=SIZE))
-    size = Size(made, shipped, is_static=task.stages[-1].is_static) if task.is_lossy else None
+    made, rng = cache.made, random.Random(f"{options.seed} {task.recipe.name} {graph_pass}")
+    shipped = ShippedReference.of(cache.prepared, task.passes, DriftLimit(default=SIZE))
+    size = Size(made, shipped, is_static=task.passes[-1].is_static) if task.is_lossy else None
     liveness = None if task.is_lossy else Liveness(made, cache.prepared)
     faults = _alternating(low_precision_faults(made, rng) if task.is_lossy else [], faults_of(made, rng))
     for fault in faults[: options.faults]:
@@ -236,7 +236,7 @@ def faults_after(
             result = decide(engine.run_cell(task))
             errors = [each for each in result.findings if each.severity == "error"]
             line |= {"found": result.status is Status.FAILED, "drift": result.worst and result.worst.drift,
-                     "named": bool(errors) and {each.introduced_by for each in errors} == {stage}}  # fmt: skip
+                     "named": bool(errors) and {each.introduced_by for each in errors} == {graph_pass}}  # fmt: skip
         yield line
     cache.faulty = None
 
@@ -249,7 +249,7 @@ def _alternating(one: Sequence[Fault], other: Sequence[Fault]) -> list[Fault]:
 def measure(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Study one model in a separate process; a crash affects only this model."""
     faults = options.faults if name in options.faulty.split(",") else 0
-    command = [sys.executable, __file__, "--one", name, "--stages", options.stages, "--opset", str(options.opset),
+    command = [sys.executable, __file__, "--one", name, "--passes", options.passes, "--opset", str(options.opset),
                "--faults", str(faults), "--seed", str(options.seed)]  # fmt: skip
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=options.timeout)
@@ -265,8 +265,8 @@ def measure(name: str, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def tables(every: dict[str, list[dict[str, Any]]], options: argparse.Namespace) -> str:
-    stages = options.stages.split(",")
-    clean = {(name, line["stage"]): line for name, lines in every.items() for line in lines if "status" in line}
+    passes = options.passes.split(",")
+    clean = {(name, line["pass"]): line for name, lines in every.items() for line in lines if "status" in line}
     refused = sum(_is_refused(line) for line in clean.values())
     wrong = sum(key in KNOWN_WRONG for key in clean)
     alarms = sum(line["status"] != "passed" and key not in KNOWN_WRONG for key, line in clean.items()) - refused
@@ -277,18 +277,21 @@ def tables(every: dict[str, list[dict[str, Any]]], options: argparse.Namespace) 
     )
     lines = [f"{_versions()}; opset {options.opset}.", "",
              summary, "",
-             "| model | " + " | ".join(f"`{stage}`" for stage in stages) + " |",
-             "| --- |" + " ---: |" * len(stages)]  # fmt: skip
-    lines += [f"| {name} | " + " | ".join(_word(name, clean.get((name, stage))) for stage in stages) + " |" for name in every]
+             "| model | " + " | ".join(f"`{graph_pass}`" for graph_pass in passes) + " |",
+             "| --- |" + " ---: |" * len(passes)]  # fmt: skip
+    lines += [
+        f"| {name} | " + " | ".join(_word(name, clean.get((name, graph_pass))) for graph_pass in passes) + " |"
+        for name in every
+    ]
     faults = [line for lines in every.values() for line in lines if line.get("counts")]
     if faults:
-        lines += ["", "| faults planted after | faults | found | stage named |", "| --- | ---: | ---: | ---: |"]
-        for stage in stages:
-            own = [line for line in faults if line["stage"] == stage]
+        lines += ["", "| faults planted after | faults | found | pass named |", "| --- | ---: | ---: | ---: |"]
+        for graph_pass in passes:
+            own = [line for line in faults if line["pass"] == graph_pass]
             if own:
-                lines.append(f"| `{stage}` | {len(own)} | {_share(own, 'found')} | {_share(own, 'named')} |")
+                lines.append(f"| `{graph_pass}` | {len(own)} | {_share(own, 'found')} | {_share(own, 'named')} |")
         for title, is_lossy in (("all that keep the numbers", False), ("all lossy", True)):
-            own = [line for line in faults if bool(stages_of([line["stage"]])[0].lossy) is is_lossy]
+            own = [line for line in faults if bool(passes_of([line["pass"]])[0].lossy) is is_lossy]
             if own:
                 lines.append(f"| {title} | {len(own)} | {_share(own, 'found')} | {_share(own, 'named')} |")
     return "\n".join(lines) + "\n"
@@ -300,14 +303,14 @@ def _versions() -> str:
 
 
 def _is_refused(line: dict[str, Any]) -> bool:
-    """Whether a stage made no file, or one that does not load: not a false alarm."""
-    return bool({"stage-error", "load-error"} & set(line["rules"]))
+    """Whether a pass made no file, or one that does not load: not a false alarm."""
+    return bool({"pass-error", "load-error"} & set(line["rules"]))
 
 
 def _word(name: str, line: dict[str, Any] | None) -> str:
     if line is None:
         return "?"
-    wrong = "wrong: " if (name, line["stage"]) in KNOWN_WRONG else ""
+    wrong = "wrong: " if (name, line["pass"]) in KNOWN_WRONG else ""
     return wrong + (f"{line['drift']:.2g}" if line["status"] == "passed" else ", ".join(line["rules"]))
 
 
@@ -319,9 +322,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", help="names of models.py. Default: all but the slow ones")
     parser.add_argument("--faulty", default=FAULTY, help="the models among them that faults are planted into")
-    parser.add_argument("--stages", default=",".join(BUILT_IN))
+    parser.add_argument("--passes", default=",".join(BUILT_IN))
     parser.add_argument("--opset", type=int, default=17)
-    parser.add_argument("--faults", type=int, default=20, help="how many to plant after each stage of each model")
+    parser.add_argument("--faults", type=int, default=20, help="how many to plant after each pass of each model")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timeout", type=float, default=1800.0, help="seconds for one model")
     parser.add_argument("--write", type=Path, help="a page in which the tables are replaced")
@@ -341,10 +344,10 @@ def main() -> None:
     for name, lines in every.items():
         for line in lines:
             if line.get("status", "passed") != "passed":
-                what = "refused" if _is_refused(line) else KNOWN_WRONG.get((name, line["stage"]), "false alarm")
-                print(f"{what}: {name} after {line['stage']}: {'; '.join(line['messages'])[:400]}")
+                what = "refused" if _is_refused(line) else KNOWN_WRONG.get((name, line["pass"]), "false alarm")
+                print(f"{what}: {name} after {line['pass']}: {'; '.join(line['messages'])[:400]}")
             if line.get("counts") and not (line["found"] and line["named"]):
-                print(f"{'misnamed' if line['found'] else 'missed'}: {name} after {line['stage']}, size {line['size']:.3g}, "
+                print(f"{'misnamed' if line['found'] else 'missed'}: {name} after {line['pass']}, size {line['size']:.3g}, "
                       f"drift {line['drift'] or 0:.3g}: {line['kind']}, {line['fault'][:120]}")  # fmt: skip
     print(f"{time.perf_counter() - begin:.0f} s")
     if options.write:

@@ -43,7 +43,7 @@ def support_data(report: RunReport) -> dict[str, Any]:
     recipes: dict[str, dict[str, dict[int, CellResult]]] = {}
     for result in report.cells:
         cell = result.cell
-        if cell.stage is None and cell.device == "cpu":
+        if cell.graph_pass is None and cell.device == "cpu":
             recipes.setdefault(cell.recipe, {}).setdefault(cell.exporter, {})[cell.opset] = result
     rows = [
         {"recipe": recipe, "exporter": exporter, "results": list(_grouped(exporters[exporter]))}

@@ -13,7 +13,7 @@ from onnx_ci.collection.axis_sizes import MultipleOf, multiple_of
 from onnx_ci.collection.domains import Domain, Strategy, boxes, floats, integers, lengths, mask, one_hot, one_of, permutation
 from onnx_ci.collection.expectations import CellPattern, known_failure, unsupported
 from onnx_ci.collection.keywords import ExportOptions, RecipeKeywords
-from onnx_ci.collection.post_export import PostExportStage, stage
+from onnx_ci.collection.post_export import GraphPass, graph_pass
 from onnx_ci.collection.recipe import Cases, Recipe, recipe
 from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, OnnxCiError, RecipeError
 from onnx_ci.results.records import (
@@ -81,6 +81,7 @@ __all__ = [
     "Finding",
     "Frozen",
     "FrozenKind",
+    "GraphPass",
     "InputDomain",
     "MultipleOf",
     "NodeStep",
@@ -89,7 +90,6 @@ __all__ = [
     "OutputDrift",
     "OutputValues",
     "Part",
-    "PostExportStage",
     "Problem",
     "Recipe",
     "RecipeError",
@@ -115,6 +115,7 @@ __all__ = [
     "compare",
     "export",
     "floats",
+    "graph_pass",
     "integers",
     "known_failure",
     "lengths",
@@ -125,7 +126,6 @@ __all__ = [
     "permutation",
     "recipe",
     "run",
-    "stage",
     "unsupported",
     "verify",
 ]

@@ -23,7 +23,7 @@ from onnx_ci.onnx_model.files import files_in
 from onnx_ci.onnx_model.signature import opset_of
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
 from onnx_ci.pipeline.export.exporter import Artifact
-from onnx_ci.pipeline.export.exporter import export as export_stage
+from onnx_ci.pipeline.export.exporter import export as export_step
 from onnx_ci.pipeline.model.live_model import PrepareError
 from onnx_ci.pipeline.prepare.prepare import prepare
 from onnx_ci.plugins import EXPORTERS
@@ -144,7 +144,7 @@ def export(
             after_failure.callback(shutil.rmtree, folder, ignore_errors=True)
             path = Path(folder, f"{recipe.name}.onnx")
         try:
-            exported = export_stage(prepare(task), task.cell, Path(path))
+            exported = export_step(prepare(task), task.cell, Path(path))
         except PrepareError as error:
             raise RecipeError(f"{recipe.name}: {error.finding.message}") from None
         if exported.artifact is None:
@@ -160,7 +160,7 @@ def verify(
     opset: int | None = None,
     exporter: str | None = None,
     device: str = "cpu",
-    stage: str | None = None,
+    graph_pass: str | None = None,
     report: str | Path | None = None,
     save_inputs: str | Path | None = None,
     **options: Unpack[VerifyOptions],
@@ -182,8 +182,8 @@ def verify(
         exporter: what exported the file: ``torchscript``, ``dynamo``, ``custom`` or the name of a plug-in. Default: the opset's
             default exporter, or the first one that the recipe declares.
         device: where to run it, such as ``cuda``.
-        stage: the post-export stage of the recipe that made the file. The file may have the rounding and the operators of that
-            stage. Default: the file is the exporter's own.
+        pass: the post-export pass of the recipe that made the file. The file may have the rounding and the operators of that
+            pass. Default: the file is the exporter's own.
         report: where to write the result as JSON, as the report of a run.
         save_inputs: the folder for the inputs on which the file fails, as ``.npz`` files that ``inputs`` reads.
         **options: settings, as for :func:`run`.
@@ -193,7 +193,7 @@ def verify(
 
     Raises:
         OnnxCiError: the file does not exist, the report cannot be written, a setting is invalid, the recipe has no such
-            stage, or ONNX Runtime is not installed.
+            pass, or ONNX Runtime is not installed.
     """
     settings = settings_of(options, VerifyOptions.__optional_keys__)
     with Recipes(settings) as recipes:
@@ -205,7 +205,7 @@ def verify(
             opset=opset,
             exporter=exporter,
             device=device,
-            stage=stage,
+            graph_pass=graph_pass,
             report=report,
             save_inputs=save_inputs,
         )
@@ -219,7 +219,7 @@ def verify_recipe(
     opset: int | None,
     exporter: str | None,
     device: str,
-    stage: str | None,
+    graph_pass: str | None,
     report: str | Path | None,
     save_inputs: str | Path | None,
 ) -> CellResult:
@@ -247,7 +247,7 @@ def verify_recipe(
             raise ConfigurationError(f"there is no file {path}")
         artifact = Artifact(path=path.absolute())  # a recipe may change directory
         opset = opset or opset_of(files_in(artifact.path)[0]) or DEFAULT_OPSETS[-1]
-        cell = _cell(recipes.scopes[name], opset, exporter, device, stage)
+        cell = _cell(recipes.scopes[name], opset, exporter, device, graph_pass)
         spec = spec_of(cell, recipes.scopes[name], settings)
         result = session.judge(spec, artifact)
         if settings.report is not None:
@@ -281,7 +281,7 @@ def _exporter_of(scope: RecipeScope, opset: int) -> str:
     return default if default in declared else declared[0]
 
 
-def _cell(scope: RecipeScope, opset: int, exporter: str | None, device: str, stage: str | None = None) -> Cell:
+def _cell(scope: RecipeScope, opset: int, exporter: str | None, device: str, graph_pass: str | None = None) -> Cell:
     """A cell of a recipe, even if the recipe does not declare it."""
     try:
         parse_device(device)
@@ -291,15 +291,15 @@ def _cell(scope: RecipeScope, opset: int, exporter: str | None, device: str, sta
         EXPORTERS.check(exporter)
     if exporter is not None and not scope.has_exporter(exporter):
         raise ConfigurationError(f"the recipe {scope.name!r} has no export function; declare one, @recipe(export=FUNCTION)")
-    if stage is not None and stage not in scope.stages:
-        stages = f"its stages are {', '.join(scope.stages)}" if scope.stages else "it has none (then=[...])"
-        nearest = did_you_mean(stage, scope.stages)
-        raise ConfigurationError(f"the recipe {scope.name!r} has no stage {stage!r}{nearest}; {stages}")
+    if graph_pass is not None and graph_pass not in scope.passes:
+        passes = f"its passes are {', '.join(scope.passes)}" if scope.passes else "it has none (then=[...])"
+        nearest = did_you_mean(graph_pass, scope.passes)
+        raise ConfigurationError(f"the recipe {scope.name!r} has no pass {graph_pass!r}{nearest}; {passes}")
     return Cell(
         source=scope.source,
         recipe=scope.name,
         exporter=exporter or _exporter_of(scope, opset),
         opset=opset,
         device=device,
-        stage=stage,
+        graph_pass=graph_pass,
     )

@@ -1,4 +1,4 @@
-"""Exporters, runtimes, post-export stages and commands by name: ours, and those that installed packages add as entry points.
+"""Exporters, runtimes, post-export passes and commands by name: ours, and those that installed packages add as entry points.
 
 Ours stand in a table in the form of entry points, so all of them are loaded in the same way. The entry points of installed
 packages are read when a name is not one of ours, and at the beginning of a run, because names must be unique. That reads the
@@ -157,10 +157,10 @@ EXPORTERS = PluginKind(
     },
 )
 
-STAGES = PluginKind(
-    noun="post-export stage",
-    group="onnx_ci.stages",
-    shape="what onnx_ci.stage(FUNCTION, ...) returns",
+PASSES = PluginKind(
+    noun="post-export pass",
+    group="onnx_ci.passes",
+    shape="what onnx_ci.graph_pass(FUNCTION, ...) returns",
     members=("transform", "lossy", "keep_io_types", "max_drift", "domains", "is_static", "options"),
     is_class=False,
     ours={
@@ -192,7 +192,7 @@ COMMANDS = PluginKind(
 )
 """The commands of the gate, in the order of the help. Those of the tools are entry points, like any other package's."""
 
-OF_CELLS: Mapping[str, PluginKind] = {kind.group: kind for kind in (RUNTIMES, EXPORTERS, STAGES)}
+OF_CELLS: Mapping[str, PluginKind] = {kind.group: kind for kind in (RUNTIMES, EXPORTERS, PASSES)}
 """The kinds of plug-ins that can affect a verdict, by the group of their entry points."""
 _KINDS = {**OF_CELLS, COMMANDS.group: COMMANDS}
 
@@ -209,7 +209,7 @@ def plugin_versions() -> dict[str, str]:
 
 
 def check_names() -> None:
-    """Check the names of all exporters, runtimes and stages that installed packages add.
+    """Check the names of all exporters, runtimes and passes that installed packages add.
 
     Raises:
         EnvironmentLacksError: a name cannot be used: it is one of ours, two packages add it, or it has other characters.

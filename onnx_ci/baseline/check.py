@@ -88,7 +88,7 @@ class Baselines:
         """The changes of a cell since its baseline; none if results are not checked.
 
         Args:
-            evidence: all that the stages found out about the cell.
+            evidence: all that the passes found out about the cell.
             is_clean: whether nothing else fails the cell. Only then is a missing baseline a finding.
             ignores_weights: whether the file has other weights than the recorded one, so that what depends on their values is
                 left out.

@@ -50,7 +50,7 @@ def entry_of(result: CellEvidence, facts: ExportFacts, versions: Mapping[str, st
     """The entry of a cell.
 
     Args:
-        result: all that the stages found out about the cell.
+        result: all that the passes found out about the cell.
         facts: the facts about its file.
         versions: the versions of the installed packages.
     """

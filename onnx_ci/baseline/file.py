@@ -1,6 +1,6 @@
 """A baseline as text: TOML with one line for each fact, however many opsets share it.
 
-A section describes the files of one exporter, on one device and after one post-export stage or none. A line applies to all
+A section describes the files of one exporter, on one device and after one post-export pass or none. A line applies to all
 opsets of its section, or names those to which it applies. So changes from opset to opset are easy to see, and ``git diff``
 shows a difference only once::
 
@@ -43,18 +43,18 @@ class Place:
     device: str
     exporter: str
     opset: int
-    stage: str = ""
-    """The post-export stage; empty for the exporter's own file."""
+    graph_pass: str = ""
+    """The post-export pass; empty for the exporter's own file."""
 
     @classmethod
     def of(cls, cell: Cell) -> Place:
         """The place of ``cell``."""
-        return cls(cell.device, cell.exporter, cell.opset, cell.stage or "")
+        return cls(cell.device, cell.exporter, cell.opset, cell.graph_pass or "")
 
     @property
     def target(self) -> str:
-        """The device with the stage, as in the cell's id: ``cpu``, ``cpu+float16``."""
-        return f"{self.device}+{self.stage}" if self.stage else self.device
+        """The device with the pass, as in the cell's id: ``cpu``, ``cpu+float16``."""
+        return f"{self.device}+{self.graph_pass}" if self.graph_pass else self.device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,8 +183,8 @@ def _cells(document: Mapping[str, Any]) -> Iterator[tuple[Place, Entry]]:
             raise ValueError(f"[{exporter}] is not an exporter{did_you_mean(exporter, EXPORTERS)}")
         for target, table in devices.items():
             section = f"{exporter}.{target}"
-            device, plus, stage = target.partition("+")
-            if not _DEVICE.fullmatch(device) or (plus and not stage) or not isinstance(table, dict):
+            device, plus, graph_pass = target.partition("+")
+            if not _DEVICE.fullmatch(device) or (plus and not graph_pass) or not isinstance(table, dict):
                 raise ValueError(f"[{section}] is not a device")
             opsets = _opsets(str(table.pop("opsets", "")), f"[{section}] opsets")
             entries: dict[int, dict[Line, Any]] = {opset: {} for opset in opsets}
@@ -194,7 +194,7 @@ def _cells(document: Mapping[str, Any]) -> Iterator[tuple[Place, Entry]]:
             for opset, entry in entries.items():
                 if (problem := problem_of(entry)) is not None:
                     raise ValueError(f"[{section}] at opset {opset}: {problem}")
-                yield Place(device, exporter, opset, stage), entry
+                yield Place(device, exporter, opset, graph_pass), entry
 
 
 def _lines(table: Mapping[str, Any], opsets: tuple[int, ...], section: str) -> Iterator[tuple[Line, Mapping[int, Any]]]:

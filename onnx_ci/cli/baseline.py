@@ -229,7 +229,12 @@ def _of_cell(baseline: Baseline, label: str) -> Baseline:
     """What is recorded for the cell with this label."""
     by_label = {
         Cell(
-            source="", recipe="", exporter=place.exporter, opset=place.opset, device=place.device, stage=place.stage or None
+            source="",
+            recipe="",
+            exporter=place.exporter,
+            opset=place.opset,
+            device=place.device,
+            graph_pass=place.graph_pass or None,
         ).label: place
         for place in baseline.cells
     }

@@ -224,7 +224,7 @@ def cell_or_file(name: str, settings: Settings, paths: tuple[Path, ...] = ()) ->
     recipes = find_recipes(settings, paths)
     scope = recipe_named(cell.recipe, recipes)
     exporters = [each for each in EXPORTERS if scope.has_exporter(each)]
-    for what, part, choices in (("exporter", cell.exporter, exporters), ("stage", cell.stage, scope.stages)):
+    for what, part, choices in (("exporter", cell.exporter, exporters), ("pass", cell.graph_pass, scope.passes)):
         if part is not None and part not in choices:
             use = f"; use {', '.join(choices)}{did_you_mean(part, choices)}" if choices else ""
             raise ConfigurationError(f"{name}: {scope.name} has no {what} {part!r}{use}")

@@ -27,7 +27,10 @@ _OF_A_RECIPE = ("recipe-files", "packages", "runtimes", "weights", "max-drift", 
 @click.option("--device", metavar="DEVICE", help="Where to run the file. Default: cpu.")
 @click.option("--exporter", metavar="NAME", help="torchscript or dynamo. Default: the opset's default exporter.")
 @click.option(
-    "--stage", metavar="NAME", help="The stage in the recipe's then= that made the file. Default: none, the exporter did."
+    "--pass",
+    "graph_pass",
+    metavar="NAME",
+    help="The pass in the recipe's then= that made the file. Default: none, the exporter did.",
 )
 @click.option("--no-load", is_flag=True, help="Without a recipe, do not load the files with ONNX Runtime.")
 @options_of(*_OF_EVERY_FILE, *_OF_A_RECIPE)
@@ -39,7 +42,7 @@ def verify(
     opset: int | None,
     device: str | None,
     exporter: str | None,
-    stage: str | None,
+    graph_pass: str | None,
     no_load: bool,
     paths: tuple[Path, ...],
     **flags: str | None,
@@ -48,7 +51,7 @@ def verify(
 
     With --recipe, FILE is judged as an export of that recipe, which is searched for in PATHS, or in the project's recipe files.
     The file must contain the recipe's own weights. It may be optimized or converted: a difference that the rounding of float16,
-    bfloat16, int8 or int4 explains is a note. With --stage, the file is judged as a run judges the file of that stage.
+    bfloat16, int8 or int4 explains is a note. With --pass, the file is judged as a run judges the file of that pass.
 
     Without a recipe, FILE and PATHS are files. Each must pass onnx.checker with full shape inference, have its external data
     next to it, contain no absolute paths and no probe weights, and load in ONNX Runtime. What it computes is not compared with
@@ -59,11 +62,11 @@ def verify(
       onnx-ci verify lstm.onnx --recipe=lstm
       onnx-ci verify resnet.onnx --recipe=resnet18 --weights=resnet18=trained.pt recipes
       onnx-ci verify optimized.onnx --recipe=lstm --rules=foreign-domain=note
-      onnx-ci verify int8.onnx --recipe=quantized --stage=int8-static
+      onnx-ci verify int8.onnx --recipe=quantized --pass=int8-static
       onnx-ci verify --no-load models/*.onnx               without a recipe, and without ONNX Runtime
       onnx-ci verify --rules=absolute-path=note model.onnx dynamo writes paths into every node
     """
-    own = {"opset": opset, "device": device, "exporter": exporter, "stage": stage}
+    own = {"opset": opset, "device": device, "exporter": exporter, "pass": graph_pass}
     if name is None:
         of_recipe = own | {name: flags[name.replace("-", "_")] for name in _OF_A_RECIPE}
         if given := next((name for name, value in of_recipe.items() if value is not None), None):
@@ -83,7 +86,7 @@ def verify(
             opset=opset,
             exporter=exporter,
             device=device or "cpu",
-            stage=stage,
+            graph_pass=graph_pass,
             report=settings.report,
             save_inputs=settings.save_inputs,
         )

@@ -50,26 +50,26 @@ class CellPattern:
     """``cpu``, or ``cuda`` for any GPU; ``None`` for both."""
     opsets: tuple[int, ...] | None = None
     """``None`` for all."""
-    stage: str | None = None
-    """A post-export stage, ``export`` for the exporter's own file, ``None`` for every file."""
+    graph_pass: str | None = None
+    """A post-export pass, ``export`` for the exporter's own file, ``None`` for every file."""
 
-    def matches(self, *, exporter: str, device: str, opset: int, stage: str) -> bool:
-        """Whether the pattern applies to a cell. The ``stage`` of the exporter's own file is ``export``."""
+    def matches(self, *, exporter: str, device: str, opset: int, graph_pass: str) -> bool:
+        """Whether the pattern applies to a cell. That of the exporter's own file is ``export``."""
         return (
             self.exporter in (None, exporter)
             and self.device in (None, device.partition(":")[0])
             and (self.opsets is None or opset in self.opsets)
-            and self.stage in (None, stage)
+            and self.graph_pass in (None, graph_pass)
         )
 
 
 def expectations_of(
-    declared: Iterable[tuple[CellPattern, Sequence[Expectation]]], *, exporter: str, device: str, opset: int, stage: str
+    declared: Iterable[tuple[CellPattern, Sequence[Expectation]]], *, exporter: str, device: str, opset: int, graph_pass: str
 ) -> tuple[Expectation, ...]:
-    """Those of the ``declared`` expectations that apply to a cell. The ``stage`` of the exporter's own file is ``export``."""
+    """Those of the ``declared`` expectations that apply to a cell. That of the exporter's own file is ``export``."""
     return tuple(
         failure
         for pattern, failures in declared
-        if pattern.matches(exporter=exporter, device=device, opset=opset, stage=stage)
+        if pattern.matches(exporter=exporter, device=device, opset=opset, graph_pass=graph_pass)
         for failure in failures
     )

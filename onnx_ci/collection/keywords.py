@@ -19,7 +19,7 @@ from typing import Any, Literal, TypedDict, TypeGuard, TypeVar
 from onnx_ci.collection.axis_sizes import DeclaredSizes, MultipleOf, axis_size_in, sizes_of
 from onnx_ci.collection.domains import Domain, Draw, Strategy, domain_of
 from onnx_ci.collection.expectations import CellPattern
-from onnx_ci.collection.post_export import EXPORT, PostExportStage, stages_of
+from onnx_ci.collection.post_export import EXPORT, GraphPass, passes_of
 from onnx_ci.config.values import DEVICE_TYPES
 from onnx_ci.errors import RecipeError, did_you_mean
 from onnx_ci.opsets import CUSTOM, parse_opsets
@@ -90,7 +90,7 @@ class RecipeKeywords(ExportOptions, total=False):
     steps: int | None
     step_inputs: StepInputs | None
     inputs: InputsOfRecipe | Sequence[InputsOfRecipe]
-    then: str | Callable[[Any], Any] | PostExportStage | Sequence[str | Callable[[Any], Any] | PostExportStage]
+    then: str | Callable[[Any], Any] | GraphPass | Sequence[str | Callable[[Any], Any] | GraphPass]
     operators: str | Sequence[str] | None
     max_ir_version: int | None
     static: bool | None
@@ -300,17 +300,17 @@ def _expect(_: str, value: Mapping[object, object]) -> dict[CellPattern, tuple[E
 
 
 def _where(key: object) -> CellPattern:
-    """``"9-10"``, or ``"torchscript cuda 9-10"`` or a part of it. With ``+float16`` at its end, it is for that stage only."""
+    """``"9-10"``, or ``"torchscript cuda 9-10"`` or a part of it. With ``+float16`` at its end, it is for that pass only."""
     if not isinstance(key, str):
         return CellPattern(opsets=_opsets("expect", key))
-    cells, plus, stage = key.partition("+")
+    cells, plus, graph_pass = key.partition("+")
     exporter, after_exporter = _first_word(cells, EXPORTERS)
     device, rest = _first_word(after_exporter, DEVICE_TYPES)
     word = rest.partition(" ")[0]
     if word[:1].isalpha() and (nearest := did_you_mean(word, (*EXPORTERS, *DEVICE_TYPES))):
         raise RecipeError(f"expect has the key {key!r}, which does not name an exporter or a device{nearest}")
     opsets = _opsets("expect", rest) if rest or not (exporter or device or plus) else None
-    return CellPattern(exporter, device, opsets, stage if plus else None)
+    return CellPattern(exporter, device, opsets, graph_pass if plus else None)
 
 
 def _first_word(text: str, words: Collection[str]) -> tuple[str | None, str]:
@@ -374,7 +374,7 @@ class RecipeFields:
     """The files with inputs."""
     domains: Mapping[str, Domain] = keyword(_domains, default={}, name="inputs")
     """The domains of inputs, by name."""
-    then: tuple[PostExportStage, ...] = keyword(lambda _, stages: stages_of(stages), default=())
+    then: tuple[GraphPass, ...] = keyword(lambda _, passes: passes_of(passes), default=())
     operators: tuple[str, ...] | None = keyword(_names, default=None)
     max_ir_version: int | None = keyword(_IR_VERSION, default=None)
     static: bool | None = keyword(_SWITCH, default=None)
@@ -441,7 +441,7 @@ def check_together(recipe: RecipeFields) -> None:
         RecipeError: ``export`` and the exporter ``custom`` are not declared together; ``run_files`` is declared without
             ``export``, or with another exporter, ``then``, ``feedback`` or ``nondeterministic``; ``static`` and dynamic axes
             are; ``steps`` or ``step_inputs`` has no ``feedback``; ``feedback`` names an output or input that is not declared;
-            or ``expect`` names a stage that ``then`` does not have.
+            or ``expect`` names a pass that ``then`` does not have.
     """
     is_named = CUSTOM in (recipe.exporters or ())
     if is_named and recipe.export is None:
@@ -466,11 +466,11 @@ def check_together(recipe: RecipeFields) -> None:
         raise RecipeError("feedback compares the values of each step, and nondeterministic=True compares none; declare one")
     _check_declared("an output", recipe.feedback.keys(), "output_names", recipe.output_names)
     _check_declared("an input", recipe.feedback.values(), "input_names", recipe.input_names)
-    stages = (EXPORT, *(stage.name for stage in recipe.then))
+    passes = (EXPORT, *(graph_pass.name for graph_pass in recipe.then))
     for pattern in recipe.expect:
-        if pattern.stage is not None and pattern.stage not in stages:
-            nearest = did_you_mean(pattern.stage, stages)
-            raise RecipeError(f"expect names the stage {pattern.stage!r}, which then does not have{nearest}")
+        if pattern.graph_pass is not None and pattern.graph_pass not in passes:
+            nearest = did_you_mean(pattern.graph_pass, passes)
+            raise RecipeError(f"expect names the pass {pattern.graph_pass!r}, which then does not have{nearest}")
 
 
 def _check_declared(role: str, names: Iterable[str], keyword: str, declared: Collection[str]) -> None:

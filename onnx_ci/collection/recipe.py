@@ -66,10 +66,12 @@ class Recipe(RecipeFields):
         return _WEIGHTS in inspect.signature(self.function).parameters
 
     def expectations(
-        self, exporter: str, opset: int, stage: str | None = None, *, device: str = "cpu"
+        self, exporter: str, opset: int, graph_pass: str | None = None, *, device: str = "cpu"
     ) -> tuple[Expectation, ...]:
-        """What the recipe expects to go wrong in a cell: in the file of a ``stage``, or else in the exporter's own file."""
-        return expectations_of(self.expect.items(), exporter=exporter, device=device, opset=opset, stage=stage or EXPORT)
+        """What the recipe expects to go wrong in a cell: in the file of a pass, or in the exporter's own file."""
+        return expectations_of(
+            self.expect.items(), exporter=exporter, device=device, opset=opset, graph_pass=graph_pass or EXPORT
+        )
 
     def __reduce__(self) -> Any:
         """A recipe that a file declares is sent to another process as its name and its file, with the fields that differ.
@@ -198,11 +200,11 @@ def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> An
             ``lambda sizes, generator: torch.rand(sizes["batch"], 3, generator=generator)``. Every other input is like the
             example's. Or files with inputs: ``.npz`` files, whose keys are names in ``input_names``, or positions; folders with
             ``input_0.pb`` and so on; or globs such as ``"data/*.npz"``, relative to the recipe's file. Or both, in a list.
-        then: what happens to the file before it ships, in order: names of built-in stages, functions, or
-            :func:`onnx_ci.stage` with options. The file of each stage is judged as a cell of its own.
+        then: what happens to the file before it ships, in order: names of built-in passes, functions, or
+            :func:`onnx_ci.graph_pass` with options. The file of each pass is judged as a cell of its own.
         operators: the operators that the file may use, such as those of a runtime: ``["Conv", "com.microsoft.Gelu"]``. Default:
             those of the settings' ``recipe-defaults``, or all. This keyword and the next three are about the file that ships:
-            that of the last stage of ``then``, or else the exporter's own.
+            that of the last pass of ``then``, or else the exporter's own.
         max_ir_version: the newest version of ONNX's intermediate representation that the file may have. Default: that of
             ``recipe-defaults``, or any.
         static: whether every shape in the file must be fixed: those of inputs and outputs, and of all values between. Default:
@@ -211,7 +213,7 @@ def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> An
             Default: either.
         expect: known failures, by opset: ``{"9-10": onnx_ci.unsupported("index_put")}``, or several for one opset. A key can
             also name an exporter, ``"dynamo"``, a device, ``"cuda"``, or several of the three in this order:
-            ``"torchscript cuda 9-10"``. With ``+float16`` at its end, a key is about the file of that stage, and with
+            ``"torchscript cuda 9-10"``. With ``+float16`` at its end, a key is about the file of that pass, and with
             ``+export`` about the exporter's own. Otherwise it is about all files.
         tags: words by which ``--tags``, and pytest's ``-k``, select the recipe.
         manual: why the recipe runs only on request, such as ``"needs 8 GiB"``. It is requested by the name of its file, by a

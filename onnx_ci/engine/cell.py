@@ -37,7 +37,7 @@ from onnx_ci.pipeline.locate.parts import located_by_parts
 from onnx_ci.pipeline.model import devices
 from onnx_ci.pipeline.model.live_model import PrepareError, SkippedByRecipeError
 from onnx_ci.pipeline.model.places import is_in_project
-from onnx_ci.pipeline.post_export.apply import apply_stage
+from onnx_ci.pipeline.post_export.apply import apply_pass
 from onnx_ci.pipeline.post_export.shipped_reference import calibration_feeds
 from onnx_ci.pipeline.prepare.prepare import Prepared, Weights
 from onnx_ci.pipeline.run.runtime import Runtime, make_runtime
@@ -159,7 +159,7 @@ class _Cell:
         self.evidence.begin(prepared)
         trial = self.evidence.new_trial(prepared)
         with scratch_folder() as scratch:
-            # After a lossy stage, the rounding of that stage is simulated instead.
+            # After a lossy pass, the rounding of that pass is simulated instead.
             is_as_precise = self.task.is_lossy or artifact.path.is_dir()
             lowered = prepared if is_as_precise else at_precision_of_file(prepared, artifact.path, scratch)
             trial.add(self._judged(JudgedFile(path=artifact.path, complete=artifact.path), lowered, trial))
@@ -199,7 +199,7 @@ class _Cell:
         with scratch_folder() as scratch:
             file = self._export_and_judge(scratch / file_name(self.task.cell), trial)
             # Where no node shows where a fault begins, or no file could be made, parts of the model are exported alone.
-            if not self.task.stages and self._is_to_be_located(trial.findings):
+            if not self.task.passes and self._is_to_be_located(trial.findings):
                 log = ""
                 with self._searching(self.evidence.complete("", ""), trial):
                     deadline = CLOCK.thread_time() + self._seconds_to_locate()
@@ -209,7 +209,7 @@ class _Cell:
                 _keep(file.path, self.context.artifacts / self.task.cell.recipe, self.evidence)
 
     def _export_and_judge(self, path: Path, trial: Trial) -> Artifact | None:
-        """Export, apply the cell's stages, and judge the last file, which is returned unless it could not be made."""
+        """Export, apply the cell's passes, and judge the last file, which is returned unless it could not be made."""
         prepared = trial.prepared
         with timed("export", self.evidence.timings):
             exported = export(prepared, self.task.cell, path)
@@ -217,8 +217,8 @@ class _Cell:
         trial.findings += exported.findings
         trial.inputs = prepared.inputs
         trial.observability = None if prepared.observability is None else prepared.observability.share
-        if exported.artifact is None or self.task.stages:
-            return exported.artifact and self._judge_after_stages(exported.artifact, trial)
+        if exported.artifact is None or self.task.passes:
+            return exported.artifact and self._judge_after_passes(exported.artifact, trial)
         with skeleton(path) as readable:
             trial.add(self._judged(JudgedFile(path=readable, complete=path), prepared, trial))
         is_usual = prepared.has_probe_weights and not wrong_numbers(trial.findings)  # no other file is compared with it
@@ -226,13 +226,13 @@ class _Cell:
             trial.written_weights = _digest(path)
         return exported.artifact
 
-    def _judge_after_stages(self, exported: Artifact, trial: Trial) -> Artifact | None:
-        """Apply the cell's stages in order and judge the last file, which is returned unless a stage fails."""
+    def _judge_after_passes(self, exported: Artifact, trial: Trial) -> Artifact | None:
+        """Apply the cell's passes in order and judge the last file, which is returned unless a pass fails."""
         files = [exported]
-        for number, stage in enumerate(self.task.stages, start=1):
+        for number, graph_pass in enumerate(self.task.passes, start=1):
             with timed("post-export", self.evidence.timings):
                 feeds = functools.partial(calibration_feeds, files[-1].path, trial.prepared)
-                applied = apply_stage(stage, files[-1], exported.path.parent / f"{exported.path.stem}-{number}", feeds)
+                applied = apply_pass(graph_pass, files[-1], exported.path.parent / f"{exported.path.stem}-{number}", feeds)
             trial.logs.append(applied.log)
             trial.findings += [with_chain(each, self.task) for each in applied.findings]
             if applied.artifact is None:

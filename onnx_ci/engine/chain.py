@@ -1,4 +1,4 @@
-"""Which post-export stage is to blame for a fault of the file that the last one made."""
+"""Which post-export pass is to blame for a fault of the file that the last one made."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.run.runtime import Runtime
 from onnx_ci.results.records import Finding, Severity
 
-_REFUSED = frozenset({"stage-error", "checker", "load-error"})
-"""Rules about a file that a stage could not convert, or that cannot be loaded after it."""
+_REFUSED = frozenset({"pass-error", "checker", "load-error"})
+"""Rules about a file that a pass could not convert, or that cannot be loaded after it."""
 
 
 def with_stages(
@@ -27,7 +27,7 @@ def with_stages(
     shared: Shared,
     runtimes: Sequence[Runtime],
 ) -> Judgement:
-    """A judgement on the last file of a cell, each error with the stage that introduced it.
+    """A judgement on the last file of a cell, each error with the pass that introduced it.
 
     Args:
         judgement: the judgement.
@@ -37,12 +37,12 @@ def with_stages(
         shared: what the cells of the recipe share.
         runtimes: those that run the files.
     """
-    names = [EXPORT, *(stage.name for stage in task.stages)]
+    names = [EXPORT, *(graph_pass.name for graph_pass in task.passes)]
     first: dict[tuple[str, str | None], str] = {}
     """The step after which each fault appears first: the rule that a file breaks, and the output that it is about."""
     is_wrong = any(each.severity is Severity.ERROR for each in judgement.findings)
     for count, file in enumerate(files if is_wrong else ()):
-        before = task.before_stages(count)
+        before = task.before_passes(count)
         shipped = shared.shipped_reference(before, prepared, {})
         with skeleton(file.path) as readable:
             earlier = judge(JudgedFile(path=readable, complete=file.path), before, shipped, runtimes, {})
@@ -60,13 +60,13 @@ def with_stages(
 
 
 def with_chain(finding: Finding, task: CellTask) -> Finding:
-    """A finding about a stage that did not convert the file of another one; its remedy says that it got that file."""
-    names = [stage.name for stage in task.stages]
+    """A finding about a pass that did not convert the file of another one; its remedy says that it got that file."""
+    names = [graph_pass.name for graph_pass in task.passes]
     if finding.rule not in _REFUSED or finding.introduced_by not in names[1:]:
         return finding
     before = names[names.index(finding.introduced_by) - 1]
     chain = (
-        f"The stages of then are a chain: {finding.introduced_by} got the file that {before} had made. If it should get the "
-        "exporter's file, give it a recipe of its own (each={NAME: {'then': [STAGE]}}), or put it first."
+        f"The passes of then are a chain: {finding.introduced_by} got the file that {before} had made. If it should get the "
+        "exporter's file, give it a recipe of its own (each={NAME: {'then': [PASS]}}), or put it first."
     )
     return replace(finding, remedy=f"{chain} {finding.remedy}")

@@ -1,4 +1,4 @@
-"""What the cells of one recipe and device share: the prepared model, for each kind of weights, and the rounding of stages."""
+"""What the cells of one recipe and device share: the prepared model, for each kind of weights, and the rounding of passes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from onnx_ci.processes.capture import timed
 
 @dataclass(frozen=True, kw_only=True)
 class _Shipped:
-    """What files after some stages are compared with, and what that was computed from."""
+    """What files after some passes are compared with, and what that was computed from."""
 
     prepared: Prepared
-    stages: int
-    """After how many of the recipe's stages."""
+    passes: int
+    """After how many of the recipe's passes."""
     shipped_reference: ShippedReference
 
 
@@ -73,7 +73,7 @@ class Shared:
         return outcome
 
     def shipped_reference(self, task: CellTask, prepared: Prepared, timings: dict[str, float]) -> ShippedReference:
-        """What the file of a cell is compared with: ``prepared``, in units of the rounding of the cell's stages.
+        """What the file of a cell is compared with: ``prepared``, in units of the rounding of the cell's passes.
 
         Args:
             task: the cell.
@@ -81,9 +81,9 @@ class Shared:
             timings: the seconds are added to it, if rounding has to be simulated.
         """
         for shipped in self._shipped:
-            if shipped.prepared is prepared and shipped.stages == len(task.stages):
+            if shipped.prepared is prepared and shipped.passes == len(task.passes):
                 return shipped.shipped_reference
         with timed("rounding", timings) if task.is_lossy else contextlib.nullcontext():
-            shipped_reference = ShippedReference.of(prepared, task.stages, task.drift_limit)
-        self._shipped.append(_Shipped(prepared=prepared, stages=len(task.stages), shipped_reference=shipped_reference))
+            shipped_reference = ShippedReference.of(prepared, task.passes, task.drift_limit)
+        self._shipped.append(_Shipped(prepared=prepared, passes=len(task.passes), shipped_reference=shipped_reference))
         return shipped_reference

@@ -1,4 +1,4 @@
-"""The limit of drift: what recipes, settings and post-export stages say about the largest drift that passes."""
+"""The limit of drift: what recipes, settings and post-export passes say about the largest drift that passes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnx_ci.collection.keywords import Limit
-from onnx_ci.collection.post_export import PostExportStage
+from onnx_ci.collection.post_export import GraphPass
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 
 LOSSY_MAX_DRIFT = 4.0
-"""The limit after a lossy stage, in units of its simulated rounding."""
+"""The limit after a lossy pass, in units of its simulated rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +61,12 @@ def limit_of(recipe: Recipe, settings: Settings) -> DriftLimit:
     )
 
 
-def limit_after(stages: Sequence[PostExportStage], limit: DriftLimit) -> DriftLimit:
-    """The limit after post-export stages: the last one's own, or else that of the lossy ones, or else ``limit``.
+def limit_after(passes: Sequence[GraphPass], limit: DriftLimit) -> DriftLimit:
+    """The limit after post-export passes: the last one's own, or else that of the lossy ones, or else ``limit``.
 
-    ``rtol`` and ``atol`` are about a file without a lossy stage.
+    ``rtol`` and ``atol`` are about a file without a lossy pass.
     """
-    if stages and stages[-1].max_drift:
-        return DriftLimit(default=stages[-1].max_drift)
-    lossy = [stage.max_drift or LOSSY_MAX_DRIFT for stage in stages if stage.lossy]
+    if passes and passes[-1].max_drift:
+        return DriftLimit(default=passes[-1].max_drift)
+    lossy = [graph_pass.max_drift or LOSSY_MAX_DRIFT for graph_pass in passes if graph_pass.lossy]
     return DriftLimit(default=max(lossy)) if lossy else limit

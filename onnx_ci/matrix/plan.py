@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnx_ci.collection.discovery import Found
-from onnx_ci.collection.post_export import PostExportStage
+from onnx_ci.collection.post_export import GraphPass
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import Shard
@@ -93,24 +93,24 @@ class CellTask(CellSpec):
     """What the file must be if it is the one that ships; otherwise nothing."""
 
     @property
-    def stages(self) -> tuple[PostExportStage, ...]:
-        """The post-export stages that make the cell's file, in order; empty for the exporter's own file."""
-        names = [stage.name for stage in self.recipe.then]
-        return self.recipe.then[: names.index(self.cell.stage) + 1] if self.cell.stage in names else ()
+    def passes(self) -> tuple[GraphPass, ...]:
+        """The post-export passes that make the cell's file, in order; empty for the exporter's own file."""
+        names = [graph_pass.name for graph_pass in self.recipe.then]
+        return self.recipe.then[: names.index(self.cell.graph_pass) + 1] if self.cell.graph_pass in names else ()
 
     @property
     def is_lossy(self) -> bool:
-        """Whether one of the stages rounds more coarsely than the model."""
-        return any(stage.lossy for stage in self.stages)
+        """Whether one of the passes rounds more coarsely than the model."""
+        return any(graph_pass.lossy for graph_pass in self.passes)
 
     @property
     def drift_limit(self) -> DriftLimit:
-        """The largest drift of the cell's file: ``max_drift``, unless a stage is lossy or has its own limit."""
-        return limit_after(self.stages, self.max_drift)
+        """The largest drift of the cell's file: ``max_drift``, unless a pass is lossy or has its own limit."""
+        return limit_after(self.passes, self.max_drift)
 
-    def before_stages(self, count: int) -> CellTask:
-        """The cell of the file after only ``count`` of the stages."""
-        return replace(self, cell=replace(self.cell, stage=self.stages[count - 1].name if count else None))
+    def before_passes(self, count: int) -> CellTask:
+        """The cell of the file after only ``count`` of the passes."""
+        return replace(self, cell=replace(self.cell, graph_pass=self.passes[count - 1].name if count else None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ class Matrix:
 
 
 def plan(recipes: Iterable[RecipeScope | Found], settings: Settings) -> Matrix:
-    """Every cell that the recipes and the settings both allow: recipe by recipe, then device, opset, exporter, stage.
+    """Every cell that the recipes and the settings both allow: recipe by recipe, then device, opset, exporter, pass.
 
     Args:
         recipes: the recipes, or only what they declare. The cells of a recipe are :class:`CellTask`.
@@ -188,7 +188,7 @@ def task_of(cell: Cell, recipe: Recipe, settings: Settings) -> CellTask:
 
 def _requirements(cell: Cell, recipe: Recipe, settings: Settings) -> Requirements:
     """What the file of a cell must be. Only the last one of a recipe ships."""
-    if cell.stage != (recipe.then[-1].name if recipe.then else None):
+    if cell.graph_pass != (recipe.then[-1].name if recipe.then else None):
         return Requirements()
     defaults = settings.recipe_defaults
     return Requirements(

@@ -53,8 +53,8 @@ class RecipeScope:
     exporters: tuple[str, ...] | None
     devices: tuple[str, ...] | None
     runtimes: tuple[str, ...] | None
-    stages: tuple[str, ...]
-    """The names of its post-export stages."""
+    passes: tuple[str, ...]
+    """The names of its post-export passes."""
     file: str
     """The file that defines it, relative to the project's root, with forward slashes."""
     line: int
@@ -78,7 +78,7 @@ class RecipeScope:
         """What it expects to go wrong in one of its cells."""
         declared = [(expected.where, expected.failures) for expected in self.expect]
         return expectations_of(
-            declared, exporter=cell.exporter, device=cell.device, opset=cell.opset, stage=cell.stage or EXPORT
+            declared, exporter=cell.exporter, device=cell.device, opset=cell.opset, graph_pass=cell.graph_pass or EXPORT
         )
 
 
@@ -104,7 +104,7 @@ def scope_of(found: Found, settings: Settings) -> RecipeScope:
         exporters=recipe.exporters,
         devices=recipe.devices,
         runtimes=recipe.runtimes,
-        stages=tuple(stage.name for stage in recipe.then),
+        passes=tuple(graph_pass.name for graph_pass in recipe.then),
         file=relative_source(Path(recipe.file), settings.root),
         line=recipe.line,
         declared_in=relative_source(Path(declared_in(recipe) or recipe.file), settings.root),
@@ -133,7 +133,7 @@ def _check_opsets(settings: Settings) -> None:
 
 
 def choose_cells(scopes: Iterable[RecipeScope], settings: Settings) -> CellChoice:
-    """Every cell that the recipes and the settings both allow: recipe by recipe, then device, opset, exporter, stage.
+    """Every cell that the recipes and the settings both allow: recipe by recipe, then device, opset, exporter, pass.
 
     Args:
         scopes: the scopes of the recipes.
@@ -185,7 +185,7 @@ def _cells_of(scope: RecipeScope, settings: Settings) -> CellChoice:
         for opset in opsets if settings.sample is None else sample_opsets(opsets, settings.sample):
             for exporter in exporters if settings.exporters or scope.exporters else (default_exporter(opset),):
                 cell = Cell(source=scope.source, recipe=scope.name, exporter=exporter, opset=opset, device=device)
-                cells += [cell, *(replace(cell, stage=stage) for stage in scope.stages)]
+                cells += [cell, *(replace(cell, graph_pass=graph_pass) for graph_pass in scope.passes)]
     return CellChoice(
         cells=tuple(cell for cell in cells if _is_selected(cell, settings, by_name=not is_requested)),
         exclusions=tuple(exclusions),

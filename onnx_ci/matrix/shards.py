@@ -167,14 +167,14 @@ class _Costs:
     """What cells cost, in milliseconds: integers add up to the same on every machine."""
 
     of_cell: Mapping[Cell, int]
-    """By cell, at least 1. The cells are sorted by their group, opset, exporter and stage."""
+    """By cell, at least 1. The cells are sorted by their group, opset, exporter and pass."""
     preparation: Mapping[_Group, int]
     """By group. A part pays for it once if it has any cell of the group."""
 
     @classmethod
     def of(cls, cells: Iterable[Cell], durations: Durations) -> _Costs:
         """The costs of cells: as recorded, or else about those of similar cells."""
-        ordered = sorted(cells, key=lambda cell: (*_group(cell), cell.opset, cell.exporter, cell.stage or ""))
+        ordered = sorted(cells, key=lambda cell: (*_group(cell), cell.opset, cell.exporter, cell.graph_pass or ""))
         timed = [cell for cell in ordered if cell.id in durations.seconds]
         shared = {group: _shared(durations, members) for group, members in _by(_group, timed).items()}
         of_cell = {

@@ -80,7 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker; with ``--onnx-export``, load the settings and start the run."""
-    arguments = "recipe, opset, device, exporter, stage"
+    arguments = "recipe, opset, device, exporter, graph_pass"
     config.addinivalue_line("markers", f"{MARKER}({arguments}): a cell of the ONNX export matrix, added by onnx-ci.")
     if not config.getoption("onnx_export") or config.getoption("help"):
         return
@@ -532,7 +532,7 @@ class CellItem(pytest.Item):
         self.result: CellResult | None = None
         self.add_marker(
             pytest.mark.onnx_export(
-                recipe=cell.recipe, opset=cell.opset, device=cell.device, exporter=cell.exporter, stage=cell.stage
+                recipe=cell.recipe, opset=cell.opset, device=cell.device, exporter=cell.exporter, graph_pass=cell.graph_pass
             )
         )
 

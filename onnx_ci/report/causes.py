@@ -230,8 +230,8 @@ def describe_cells(cells: Iterable[Cell], *, before: str = "at ") -> str:
     """``at opsets 9-12 on cpu, at opset 18 on cuda``; each part begins with ``before``."""
     opsets: dict[str, list[int]] = {}
     for cell in cells:
-        kind, _, stage = cell.label.removeprefix(f"opset{cell.opset}-").partition("@")[0].partition("+")
-        kind = kind.replace("-", " with ") + (f" after {stage}" if stage else "")
+        kind, _, graph_pass = cell.label.removeprefix(f"opset{cell.opset}-").partition("@")[0].partition("+")
+        kind = kind.replace("-", " with ") + (f" after {graph_pass}" if graph_pass else "")
         kind += f" with {cell.versions}" if cell.versions else ""
         opsets.setdefault(kind, []).append(cell.opset)
     return ", ".join(

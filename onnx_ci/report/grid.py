@@ -56,7 +56,7 @@ def grid(results: Iterable[CellResult]) -> Grid:
 def describe_unit(results: Iterable[CellResult]) -> str:
     """What the numbers in the grid count."""
     lossy = any(output.similarity is not None for result in results for output in result.outputs)
-    return "PyTorch's own rounding" + (", or of that of a lossy stage" if lossy else "")
+    return "PyTorch's own rounding" + (", or of that of a lossy pass" if lossy else "")
 
 
 def format_result(result: CellResult | None) -> str:

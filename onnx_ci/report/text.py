@@ -315,8 +315,8 @@ def _label(finding: Finding) -> str:
 
 
 def describe_finding(finding: Finding) -> str:
-    """The stage and the place at fault, and what :func:`describe_without_place` says."""
-    return f"{_describe_stage(finding)}{_describe_place(finding)}{describe_without_place(finding)}"
+    """The pass and the place at fault, and what :func:`describe_without_place` says."""
+    return f"{_describe_pass(finding)}{_describe_place(finding)}{describe_without_place(finding)}"
 
 
 def describe_without_place(finding: Finding) -> str:
@@ -377,9 +377,9 @@ def _describe_frozen(frozen: Frozen, code: str) -> str:
     return f"which {verb} {times_here:g} {thing}{'' if times_here == 1 else 's'} here and {times_there:g} on the example"
 
 
-def _describe_stage(finding: Finding) -> str:
-    """Which post-export stage is at fault, as the beginning of a sentence."""
-    if finding.introduced_by is None or finding.rule == "stage-error":  # its message names the stage
+def _describe_pass(finding: Finding) -> str:
+    """Which post-export pass is at fault, as the beginning of a sentence."""
+    if finding.introduced_by is None or finding.rule == "pass-error":  # its message names the pass
         return ""
     return (
         "the exporter's own file is already wrong: " if finding.introduced_by == EXPORT else f"after {finding.introduced_by}: "

@@ -57,7 +57,7 @@ class Severity(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """One recipe × exporter × opset × device × post-export stage: the unit that passes or fails."""
+    """One recipe × exporter × opset × device × post-export pass: the unit that passes or fails."""
 
     source: str
     """The recipe's file, relative to the project's root, with forward slashes."""
@@ -65,8 +65,8 @@ class Cell:
     exporter: str
     opset: int
     device: str
-    stage: str | None = None
-    """The post-export stage whose file is judged; ``None`` for the exporter's own file."""
+    graph_pass: str | None = None
+    """The post-export pass whose file is judged; ``None`` for the exporter's own file."""
     environment: str | None = None
     """``torch==2.15.0,onnxruntime==1.32.0``: the versions that set its environment apart, in a report that is merged from
     several; otherwise ``None``."""
@@ -78,7 +78,7 @@ class Cell:
         In a report of several environments, ``opset9-cpu@torch==2.15.0``.
         """
         suffix = "" if self.exporter == default_exporter(self.opset) else f"-{self.exporter}"
-        suffix += "" if self.stage is None else f"+{self.stage}"
+        suffix += "" if self.graph_pass is None else f"+{self.graph_pass}"
         suffix += "" if self.environment is None else f"@{self.environment}"
         return f"opset{self.opset}-{self.device}{suffix}"
 
@@ -110,7 +110,7 @@ class Cell:
             exporter=match["exporter"] or default_exporter(opset),
             opset=opset,
             device=match["device"],
-            stage=match["stage"],
+            graph_pass=match["graph_pass"],
             environment=match["environment"],
         )
 
@@ -124,7 +124,7 @@ LONGEST_TIME = 1e9
 """Thirty years in seconds: no measured time is longer."""
 _CELL_ID = re.compile(
     r"(?P<source>[^\x00-\x1f]+)::(?P<recipe>[\w.-]+)::opset(?P<opset>\d+)-(?P<device>[a-z]+(?::\d+)?)"
-    r"(?:-(?P<exporter>[A-Za-z][A-Za-z0-9_-]*))?(?:\+(?P<stage>[A-Za-z_][\w.-]*))?"
+    r"(?:-(?P<exporter>[A-Za-z][A-Za-z0-9_-]*))?(?:\+(?P<graph_pass>[A-Za-z_][\w.-]*))?"
     r"(?:@(?P<environment>[\w.+,=-]+))?"
 )
 
@@ -263,7 +263,7 @@ class Finding:
     drift: float | None = None
     """The drift of ``output`` on ``probe``."""
     introduced_by: str | None = None
-    """The first post-export stage whose file shows it; ``export`` if the exporter's own file does."""
+    """The first post-export pass whose file shows it; ``export`` if the exporter's own file does."""
     baseline_change: str | None = None
     """The kind of change since the baseline, one of :data:`~onnx_ci.results.rules.BASELINE_CHANGES`."""
     source: SourceLine | None = None
@@ -286,7 +286,7 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Similarity:
-    """How similar an output of a lossy stage's file is to the model's. It never decides the verdict."""
+    """How similar an output of a lossy pass's file is to the model's. It never decides the verdict."""
 
     cosine: float | None
     """The cosine of the angle between the two, from -1 to 1; ``None`` for integers and booleans."""
@@ -345,13 +345,13 @@ class OutputDrift:
     or because the file fails on a special input, on which the model may be ill-conditioned. ``runtime rounding``: the noise
     includes what runtimes round more than PyTorch, long sums and sigmoids, because the file fails without it. ``exact``:
     integers and booleans. ``float16`` or ``int8``: the noise of the lower precision that a given file computes in, because it
-    passes only with that. ``simulated float16`` or ``simulated int8``: the noise of a lossy stage."""
+    passes only with that. ``simulated float16`` or ``simulated int8``: the noise of a lossy pass."""
     runtime: str = "onnxruntime"
     """The runtime that ran the file."""
     probe_weights: bool = False
     """Whether the file has probe weights, which show what the model's own weights hide."""
     similarity: Similarity | None = None
-    """After a lossy stage, other measures of the difference; ``None`` otherwise."""
+    """After a lossy pass, other measures of the difference; ``None`` otherwise."""
     is_decisive: bool = True
     """Whether a drift above the limit fails the cell. It does not for indices of equal values, whose order is undefined, nor on
     special inputs that a quantized file clips. On degenerate inputs it is a warning."""
@@ -586,7 +586,9 @@ class CellResult(CellEvidence):
     def as_json(self) -> dict[str, Any]:
         """The result as in the report: the id and the fields of the cell, the status, then the evidence."""
         data = CellEvidence.as_json(self)
-        first = {name: data.pop(name) for name in ("id", "source", "recipe", "exporter", "opset", "device", "stage", "status")}
+        first = {
+            name: data.pop(name) for name in ("id", "source", "recipe", "exporter", "opset", "device", "graph_pass", "status")
+        }
         return {**first, **data}
 
 

@@ -11,7 +11,7 @@ from toolbox.distributions import TINY_ONNX, TINY_ONNX_CODE, install
 from onnx_ci.environment.packages import require_plugins
 from onnx_ci.environment.versions import versions
 from onnx_ci.errors import ConfigurationError, EnvironmentLacksError
-from onnx_ci.plugins import EXPORTERS, RUNTIMES, STAGES
+from onnx_ci.plugins import EXPORTERS, PASSES, RUNTIMES
 
 NUMBERS = itertools.count()
 
@@ -41,7 +41,7 @@ def tiny_onnx(tmp_path, monkeypatch):
     sys.modules.pop("tiny_onnx", None)
 
 
-@pytest.mark.parametrize(("kind", "name"), [(EXPORTERS, "signed"), (RUNTIMES, "graph"), (STAGES, "tidy")])
+@pytest.mark.parametrize(("kind", "name"), [(EXPORTERS, "signed"), (RUNTIMES, "graph"), (PASSES, "tidy")])
 def test_what_a_package_adds_is_known_by_its_name(kind, name, tiny_onnx):
     assert name in kind
     assert [*kind][: len(kind.ours)] == [*kind.ours]
@@ -50,7 +50,7 @@ def test_what_a_package_adds_is_known_by_its_name(kind, name, tiny_onnx):
     assert versions()["tiny-onnx"] == "1.0"
 
 
-@pytest.mark.parametrize("kind", [EXPORTERS, RUNTIMES, STAGES], ids=lambda kind: kind.noun)
+@pytest.mark.parametrize("kind", [EXPORTERS, RUNTIMES, PASSES], ids=lambda kind: kind.noun)
 def test_every_one_of_ours_can_be_loaded(kind):
     for name in kind.ours:
         loaded = kind.load(name)
@@ -98,7 +98,7 @@ def test_a_package_that_ends_the_process_is_named(installed):
     ("entry_points", "words"),
     [
         ({"onnx_ci.runtimes": {"onnxruntime": "MODULE:x"}}, "adds the runtime 'onnxruntime', but that name is onnx-ci's own"),
-        ({"onnx_ci.stages": {"export": "MODULE:x"}}, "adds the post-export stage 'export', but that name is onnx-ci's own"),
+        ({"onnx_ci.passes": {"export": "MODULE:x"}}, "adds the post-export pass 'export', but that name is onnx-ci's own"),
         ({"onnx_ci.exporters": {"two.words": "MODULE:x"}}, "adds the exporter 'two.words', but a name begins with a letter"),
     ],
 )
@@ -111,10 +111,10 @@ def test_a_name_that_cannot_be_used_is_told_before_anything_runs(installed, entr
 
 
 def test_two_packages_with_the_same_name_are_both_named(installed):
-    installed({"onnx_ci.stages": {"fuse": "MODULE:FUSE"}})
-    installed({"onnx_ci.stages": {"fuse": "MODULE:FUSE"}}, name="other-onnx")
+    installed({"onnx_ci.passes": {"fuse": "MODULE:FUSE"}})
+    installed({"onnx_ci.passes": {"fuse": "MODULE:FUSE"}}, name="other-onnx")
     with pytest.raises(EnvironmentLacksError) as raised:
-        STAGES.load("fuse")
+        PASSES.load("fuse")
     assert "acme-onnx 1.0" in str(raised.value)
     assert "other-onnx 1.0" in str(raised.value)
     assert str(raised.value).endswith("uninstall one of them")

@@ -1,4 +1,4 @@
-"""An exporter, a runtime and a stage of an installed package, used as ours are; their faults are found as ours are."""
+"""An exporter, a runtime and a pass of an installed package, used as ours are; their faults are found as ours are."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def tiny_onnx(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def cells(project, tiny_onnx):
-    """Run a recipe with a stage by a front-end, and give the cells of its report by their labels."""
+    """Run a recipe with a pass by a front-end, and give the cells of its report by their labels."""
 
-    def cells(*arguments, stage="tidy", front_end="onnx_ci", code=0):
-        project.recipes(NET.replace("THEN", repr([stage])))
+    def cells(*arguments, graph_pass="tidy", front_end="onnx_ci", code=0):
+        project.recipes(NET.replace("THEN", repr([graph_pass])))
         command = {"onnx_ci": ["onnx_ci", "run"], "pytest": ["pytest", "-p", "no:cacheprovider", "--onnx-export"]}[front_end]
         prefix = "--onnx-" if front_end == "pytest" else "--"
         flags = [f"{prefix}{argument}" for argument in ("opsets=17", "report=r.json", *arguments)]
@@ -65,7 +65,7 @@ def test_all_three_are_used_by_name(cells, front_end, isolation):
 
 
 @pytest.mark.parametrize(
-    ("exporter", "runtimes", "stage", "rules"),
+    ("exporter", "runtimes", "graph_pass", "rules"),
     [
         ("negating", "onnxruntime", "tidy", {"numeric-drift"}),
         ("signed", "off-by-one", "tidy", {"numeric-drift"}),
@@ -73,14 +73,14 @@ def test_all_three_are_used_by_name(cells, front_end, isolation):
         ("signed", "onnxruntime", "forgetful", {"numeric-drift"}),
     ],
 )
-def test_a_wrong_one_is_found(tiny_onnx, exporter, runtimes, stage, rules):
-    recipe = onnx_ci.recipe(name="net", exporter=exporter, then=stage, **AXES)(
+def test_a_wrong_one_is_found(tiny_onnx, exporter, runtimes, graph_pass, rules):
+    recipe = onnx_ci.recipe(name="net", exporter=exporter, then=graph_pass, **AXES)(
         lambda: (torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), (torch.randn(3, 4),))
     )
     report = onnx_ci.run([recipe], opsets=17, runtimes=runtimes, isolation="none")
     own, shipped = report.cells
     found = [{each.rule for each in cell.findings if each.severity == "error"} for cell in (own, shipped)]
-    if stage == "forgetful":
+    if graph_pass == "forgetful":
         assert found == [set(), rules]
         assert {each.introduced_by for each in shipped.findings if each.severity == "error"} == {"forgetful"}
     else:
@@ -142,7 +142,7 @@ def test_a_package_that_does_not_load_is_told_once(project, tiny_onnx):
     project.recipes(NET.replace("THEN", "'tidy'"))
     done = project.command("onnx_ci", "run", "--opsets=9-17")
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "the post-export stage 'tidy' of tiny-onnx 1.0 cannot be loaded: OSError: no libtiny.so" in done.stdout + done.stderr
+    assert "the post-export pass 'tidy' of tiny-onnx 1.0 cannot be loaded: OSError: no libtiny.so" in done.stdout + done.stderr
 
 
 def test_a_runtime_that_returns_something_else_is_a_mistake_of_it(project, tiny_onnx):

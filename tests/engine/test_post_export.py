@@ -1,4 +1,4 @@
-"""The file of each post-export stage is a cell of its own, and the stage that broke it is named."""
+"""The file of each post-export pass is a cell of its own, and the pass that broke it is named."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Net(torch.nn.Module):
         return self.head(torch.relu(self.norm(self.convolution(x))).flatten(1))
 
 
-def net_with(*stages, **keywords):
-    @onnx_ci.recipe(**{**BATCH, "name": "net", "then": list(stages), **keywords})
+def net_with(*passes, **keywords):
+    @onnx_ci.recipe(**{**BATCH, "name": "net", "then": list(passes), **keywords})
     def net():
         return Net(), (torch.randn(2, 3, 8, 8),)
 
@@ -42,7 +42,7 @@ def net_with(*stages, **keywords):
 
 
 def results_of(recipe, **options):
-    return {result.cell.stage: result for result in onnx_ci.run([recipe], **{**ONE_PROCESS, **options}).cells}
+    return {result.cell.graph_pass: result for result in onnx_ci.run([recipe], **{**ONE_PROCESS, **options}).cells}
 
 
 def fault(result):
@@ -73,26 +73,26 @@ def drops_relu(model):
 # --- cells
 
 
-def test_every_stage_is_a_cell_after_that_of_the_export():
-    results = results_of(net_with(keeps, onnx_ci.stage(keeps, name="again")))
+def test_every_pass_is_a_cell_after_that_of_the_export():
+    results = results_of(net_with(keeps, onnx_ci.graph_pass(keeps, name="again")))
     assert list(results) == [None, "keeps", "again"]
     assert [each.cell.label for each in results.values()] == ["opset17-cpu", "opset17-cpu+keeps", "opset17-cpu+again"]
     assert {(each.status, each.findings) for each in results.values()} == {(Status.PASSED, ())}
     assert all(each.facts is not None for each in results.values())  # each has a baseline
 
 
-def test_globs_select_stages():
+def test_globs_select_passs():
     recipe = net_with(keeps)
-    for glob, stages in (("*+keeps", ["keeps"]), ("net::opset17-cpu", [None]), ("net", [None, "keeps"])):
-        assert list(results_of(recipe, select=glob)) == stages
+    for glob, passes in (("*+keeps", ["keeps"]), ("net::opset17-cpu", [None]), ("net", [None, "keeps"])):
+        assert list(results_of(recipe, select=glob)) == passes
 
 
-def test_a_stage_passes_in_its_own_process(project):
+def test_a_pass_passes_in_its_own_process(project):
     result = run_one(net_with(keeps), opsets=17, select="*+keeps")
-    assert (result.status, result.cell.stage) == (Status.PASSED, "keeps")
+    assert (result.status, result.cell.graph_pass) == (Status.PASSED, "keeps")
 
 
-def test_the_kept_file_of_a_stage_has_the_models_own_weights_and_is_judged(tmp_path):
+def test_the_kept_file_of_a_pass_has_the_models_own_weights_and_is_judged(tmp_path):
     own = Net()
     recipe = onnx_ci.recipe(**BATCH, name="net", then=[drops_relu])(lambda: (own, (torch.randn(2, 3, 8, 8),)))
     results = results_of(recipe, artifacts=tmp_path)
@@ -107,8 +107,8 @@ def test_the_kept_file_of_a_stage_has_the_models_own_weights_and_is_judged(tmp_p
     assert {each.probe_weights for each in result.outputs} == {False, True}
 
 
-def test_failing_inputs_of_a_stage_can_be_given_to_its_recipe_again(tmp_path):
-    recipe = net_with(onnx_ci.stage(halves, lossy="float16", keep_io_types=False))
+def test_failing_inputs_of_a_pass_can_be_given_to_its_recipe_again(tmp_path):
+    recipe = net_with(onnx_ci.graph_pass(halves, lossy="float16", keep_io_types=False))
     result = results_of(recipe, save_inputs=tmp_path)["halves"]
     assert result.status is Status.FAILED
     saved = sorted(path.parent.name for path in tmp_path.rglob("*.npz"))
@@ -122,28 +122,28 @@ def usual(result):
     return [each for each in result.outputs if each.probe != "floats extreme"]
 
 
-def test_lossless_built_in_stages_pass():
+def test_lossless_built_in_passs_pass():
     for package in ("onnxsim", "onnxslim"):
         pytest.importorskip(package)
     results = results_of(net_with("onnxsim", "onnxslim", "ort-optimized"))
-    assert {stage: each.status for stage, each in results.items()} == dict.fromkeys(results, Status.PASSED)
+    assert {graph_pass: each.status for graph_pass, each in results.items()} == dict.fromkeys(results, Status.PASSED)
     assert len(results) == 4
     assert {output.limit for each in results.values() for output in usual(each)} == {16}
 
 
-# --- faults, and the stage that is guilty
+# --- faults, and the pass that is guilty
 
 
-def test_a_stage_that_drops_an_operator_is_named_by_the_cells_after_it():
+def test_a_pass_that_drops_an_operator_is_named_by_the_cells_after_it():
     """As OnnxSlim#277: a pass that drops or merges a node whose output is still needed."""
-    results = results_of(net_with(keeps, drops_relu, onnx_ci.stage(keeps, name="last")))
+    results = results_of(net_with(keeps, drops_relu, onnx_ci.graph_pass(keeps, name="last")))
     assert [each.status for each in results.values()] == ["passed", "passed", "failed", "failed"]
-    for stage in ("drops_relu", "last"):
-        found = fault(results[stage])
+    for graph_pass in ("drops_relu", "last"):
+        found = fault(results[graph_pass])
         assert (found.rule, found.introduced_by) == ("numeric-drift", "drops_relu")
         assert describe_finding(found).startswith(f"after drops_relu: {found.culprits[0].source}, ")
         assert "torch.relu" in found.culprits[0].source.text
-        assert "after drops_relu" in describe_result(results[stage], "")
+        assert "after drops_relu" in describe_result(results[graph_pass], "")
 
 
 def test_the_exporters_own_file_can_already_be_wrong():
@@ -168,19 +168,19 @@ def test_two_faults_have_two_origins():
     assert origins == {"opset-mismatch": "raises_opset", "numeric-drift": "drops_relu"}
 
 
-def test_a_stage_that_raises_costs_only_the_cells_that_need_it():
+def test_a_pass_that_raises_costs_only_the_cells_that_need_it():
     def raises(model):
         raise RuntimeError("cannot fuse")
 
-    results = results_of(net_with(keeps, raises, onnx_ci.stage(keeps, name="last")))
+    results = results_of(net_with(keeps, raises, onnx_ci.graph_pass(keeps, name="last")))
     assert [each.status for each in results.values()] == ["passed", "passed", "failed", "failed"]
-    for stage in ("raises", "last"):
-        found = fault(results[stage])
-        assert (found.rule, found.introduced_by) == ("stage-error", "raises")
+    for graph_pass in ("raises", "last"):
+        found = fault(results[graph_pass])
+        assert (found.rule, found.introduced_by) == ("pass-error", "raises")
         assert describe_finding(found).startswith("raises raised RuntimeError: cannot fuse")
 
 
-def test_a_stage_that_writes_no_model_is_found_by_the_checker():
+def test_a_pass_that_writes_no_model_is_found_by_the_checker():
     def empties(model):
         return onnx.ModelProto()
 
@@ -188,7 +188,7 @@ def test_a_stage_that_writes_no_model_is_found_by_the_checker():
 
 
 @pytest.mark.slow
-def test_only_the_domains_of_a_stage_are_known():
+def test_only_the_domains_of_a_pass_are_known():
     def foreign(model):
         relu = next(each for each in model.graph.node if each.op_type == "Relu")
         relu.op_type, relu.domain = "Gelu", "com.microsoft"
@@ -196,31 +196,31 @@ def test_only_the_domains_of_a_stage_are_known():
         return model
 
     assert "foreign-domain" in rules(results_of(net_with(foreign))["foreign"])
-    known = net_with(onnx_ci.stage(foreign, domains="com.microsoft"))
+    known = net_with(onnx_ci.graph_pass(foreign, domains="com.microsoft"))
     assert rules(results_of(known)["foreign"]) == ["numeric-drift"]
 
 
-def test_a_kept_file_is_verified_as_the_file_of_its_stage(tmp_path):
-    recipe = net_with("ort-optimized", onnx_ci.stage(halves, lossy="float16", keep_io_types=False))
+def test_a_kept_file_is_verified_as_the_file_of_its_pass(tmp_path):
+    recipe = net_with("ort-optimized", onnx_ci.graph_pass(halves, lossy="float16", keep_io_types=False))
     kept = results_of(recipe, artifacts=tmp_path)
     options = {"opset": 17, "isolation": "none"}
     optimized = kept["ort-optimized"]
     assert "foreign-domain" in rules(onnx_ci.verify(optimized.artifact, recipe, **options))
-    verified = onnx_ci.verify(optimized.artifact, recipe, stage="ort-optimized", **options)
+    verified = onnx_ci.verify(optimized.artifact, recipe, graph_pass="ort-optimized", **options)
     assert (verified.status, verified.cell) == (Status.PASSED, optimized.cell)
-    wrong = onnx_ci.verify(kept["halves"].artifact, recipe, stage="halves", **options)
+    wrong = onnx_ci.verify(kept["halves"].artifact, recipe, graph_pass="halves", **options)
     assert (wrong.status, rules(wrong)) == (Status.FAILED, rules(kept["halves"]))
     with pytest.raises(onnx_ci.ConfigurationError, match="did you mean 'halves'"):
-        onnx_ci.verify(optimized.artifact, recipe, stage="half", **options)
+        onnx_ci.verify(optimized.artifact, recipe, graph_pass="half", **options)
 
 
-def test_a_known_failure_of_a_stage_is_expected_there_only():
+def test_a_known_failure_of_a_pass_is_expected_there_only():
     gap = onnx_ci.known_failure("numeric-drift", "the pass drops Relu")
     results = results_of(net_with(keeps, drops_relu, expect={"+drops_relu": gap}))
     assert [each.status for each in results.values()] == ["passed", "passed", "xfailed"]
 
 
-def test_a_stage_can_have_its_own_limit():
+def test_a_pass_can_have_its_own_limit():
     def scales(model):
         weight = next(each for each in model.graph.initializer if each.name == "head.weight")
         weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * numpy.float32(1 + 1e-5), weight.name))
@@ -228,11 +228,11 @@ def test_a_stage_can_have_its_own_limit():
 
     allowed = ["weight-mismatch"]
     assert rules(results_of(net_with(scales, allow=allowed))["scales"]) == ["numeric-drift"]
-    assert rules(results_of(net_with(onnx_ci.stage(scales, max_drift=1e4), allow=allowed))["scales"]) == []
+    assert rules(results_of(net_with(onnx_ci.graph_pass(scales, max_drift=1e4), allow=allowed))["scales"]) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="cells have processes of their own on Linux only")
-def test_a_stage_that_kills_its_process_costs_only_its_own_cell():
+def test_a_pass_that_kills_its_process_costs_only_its_own_cell():
     def crashes(model):
         os._exit(3)
 
@@ -241,7 +241,7 @@ def test_a_stage_that_kills_its_process_costs_only_its_own_cell():
     assert rules(results["crashes"]) == ["crash"]
 
 
-def test_a_trained_model_is_judged_with_probe_weights_too_after_a_stage():
+def test_a_trained_model_is_judged_with_probe_weights_too_after_a_pass():
     @onnx_ci.recipe(**BATCH, weights="trained", then=[drops_relu])
     def trained():
         net = Net()
@@ -261,7 +261,7 @@ def test_a_trained_model_is_judged_with_probe_weights_too_after_a_stage():
 @pytest.mark.parametrize("keep_io_types", [False, True])
 def test_float16_passes_in_units_of_its_own_rounding(keep_io_types):
     pytest.importorskip("onnxconverter_common")
-    result = results_of(net_with(onnx_ci.stage("float16", keep_io_types=keep_io_types)))["float16"]
+    result = results_of(net_with(onnx_ci.graph_pass("float16", keep_io_types=keep_io_types)))["float16"]
     assert (result.status, result.findings) == (Status.PASSED, ())
     assert {each.dtype for each in result.outputs} == {"float32" if keep_io_types else "float16"}
     for output in usual(result):
@@ -274,14 +274,14 @@ def test_float16_passes_in_units_of_its_own_rounding(keep_io_types):
     assert "cosine 1.0000" in describe_result(result, "")
 
 
-def test_a_stage_that_changes_the_interface_must_declare_it():
+def test_a_pass_that_changes_the_interface_must_declare_it():
     converter = pytest.importorskip("onnxconverter_common").float16
 
     def halves(model):
         return converter.convert_float_to_float16(model)
 
-    assert set(rules(results_of(net_with(onnx_ci.stage(halves, lossy="float16")))["halves"])) >= {"dtype-mismatch"}
-    declared = onnx_ci.stage(halves, lossy="float16", keep_io_types=False)
+    assert set(rules(results_of(net_with(onnx_ci.graph_pass(halves, lossy="float16")))["halves"])) >= {"dtype-mismatch"}
+    declared = onnx_ci.graph_pass(halves, lossy="float16", keep_io_types=False)
     assert rules(results_of(net_with(declared))["halves"]) == []
 
 
@@ -317,9 +317,9 @@ def test_a_constant_that_overflows_float16_is_found():
         del model.graph.value_info[:]
         return model
 
-    stage = onnx_ci.stage(to_float16, lossy="float16", keep_io_types=False)
+    graph_pass = onnx_ci.graph_pass(to_float16, lossy="float16", keep_io_types=False)
 
-    @onnx_ci.recipe(**BATCH, then=["onnxslim", stage])
+    @onnx_ci.recipe(**BATCH, then=["onnxslim", graph_pass])
     def large():
         return Large(), (torch.randn(2, 4),)
 
@@ -342,7 +342,7 @@ def test_a_float32_constant_that_stays_behind_is_found():
         del model.graph.value_info[:]
         return model
 
-    result = results_of(net_with(onnx_ci.stage(to_float16, lossy="float16", keep_io_types=False)))["to_float16"]
+    result = results_of(net_with(onnx_ci.graph_pass(to_float16, lossy="float16", keep_io_types=False)))["to_float16"]
     assert "load-error" in rules(result)
     assert {each.introduced_by for each in result.findings if each.severity == "error"} == {"to_float16"}
 
@@ -357,8 +357,8 @@ class Classes(torch.nn.Module):
         return scores, scores.argmax(-1)
 
 
-def classes_with(*stages):
-    @onnx_ci.recipe(input_names=["x"], output_names=["scores", "class"], then=list(stages), name="classes")
+def classes_with(*passes):
+    @onnx_ci.recipe(input_names=["x"], output_names=["scores", "class"], then=list(passes), name="classes")
     def classes():
         return Classes(), (torch.randn(200, 16),)
 
@@ -381,7 +381,7 @@ def picks_the_least(model):
     return model
 
 
-def test_wrong_classes_are_found_after_a_lossy_stage():
+def test_wrong_classes_are_found_after_a_lossy_pass():
     pytest.importorskip("onnxconverter_common")
 
     found = fault(results_of(classes_with("float16", picks_the_least))["picks_the_least"])
@@ -394,7 +394,7 @@ def test_wrong_classes_are_found_after_a_lossy_stage():
 @pytest.mark.parametrize("name", ["int8-dynamic", "int8-static"])
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_int8_passes_in_units_of_its_own_rounding(name, per_channel):
-    result = results_of(net_with(onnx_ci.stage(name, per_channel=per_channel)))[name]
+    result = results_of(net_with(onnx_ci.graph_pass(name, per_channel=per_channel)))[name]
     assert rules(result) == []
     assert {(each.limit, each.reference) for each in usual(result)} == {(4, "simulated int8")}
     assert result.outputs[0].similarity.sqnr > 15
@@ -480,7 +480,7 @@ def test_an_example_of_one_value_cannot_calibrate():
         return Net(), (torch.zeros(2, 3, 8, 8),)
 
     found = fault(results_of(net, effort="quick")["int8-static"])
-    assert found.rule == "stage-error"
+    assert found.rule == "pass-error"
     assert "cannot be calibrated" in found.message
 
 
@@ -529,7 +529,7 @@ def test_rounding_that_cannot_be_simulated_is_vacuous():
         def forward(self, x):
             return x * 1e6 / 1e6
 
-    @onnx_ci.recipe(input_names=["x"], output_names=["y"], name="net", then=onnx_ci.stage(keeps, lossy="float16"))
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], name="net", then=onnx_ci.graph_pass(keeps, lossy="float16"))
     def net():
         return Large(), (torch.randn(3, 8),)
 
@@ -553,10 +553,10 @@ class Counter(torch.nn.Module):
         return h * 1.0, h
 
 
-def stepping(*stages):
+def stepping(*passes):
     names = {"input_names": ["x", "h"], "output_names": ["y", "hn"]}
 
-    @onnx_ci.recipe(**names, name="net", feedback={"hn": "h"}, steps=12, then=list(stages))
+    @onnx_ci.recipe(**names, name="net", feedback={"hn": "h"}, steps=12, then=list(passes))
     def net():
         return Counter(), (torch.randn(2, 16), torch.randn(2, 16))
 
@@ -587,7 +587,7 @@ def halves_state(model):
 
 
 def test_a_wrong_state_of_a_lossy_file_is_found():
-    broken = results_of(stepping(onnx_ci.stage(halves_state, lossy="int8")))["halves_state"]
+    broken = results_of(stepping(onnx_ci.graph_pass(halves_state, lossy="int8")))["halves_state"]
     assert broken.status is Status.FAILED
     assert any(each.probe == "step=1" and each.output == "y" for each in broken.findings), broken.findings
 
@@ -596,23 +596,23 @@ def test_a_wrong_state_of_a_lossy_file_is_found():
 
 
 @pytest.mark.parametrize(
-    ("stages", "refused"),
+    ("passes", "refused"),
     [(["float16", "int8-dynamic"], "int8-dynamic"), (["ort-optimized", "int8-static"], "int8-static")],
     ids=["after float16", "after fusions"],
 )
-def test_a_stage_that_cannot_convert_the_file_of_another_one_says_that_it_got_it(stages, refused):
-    if "float16" in stages:
+def test_a_pass_that_cannot_convert_the_file_of_another_one_says_that_it_got_it(passes, refused):
+    if "float16" in passes:
         pytest.importorskip("onnxconverter_common")
-    results = results_of(net_with(*stages))
+    results = results_of(net_with(*passes))
     errors = [each for each in results[refused].findings if each.severity is onnx_ci.Severity.ERROR]
     assert errors
-    chain = f"The stages of then are a chain: {refused} got the file that {stages[0]} had made."
+    chain = f"The passes of then are a chain: {refused} got the file that {passes[0]} had made."
     assert all(each.remedy.startswith(chain) for each in errors)
-    assert results[stages[0]].status is Status.PASSED
-    assert {each.status for each in results_of(net_with(refused, stages[0])).values()} == {Status.PASSED} or "float16" in stages
+    assert results[passes[0]].status is Status.PASSED
+    assert {each.status for each in results_of(net_with(refused, passes[0])).values()} == {Status.PASSED} or "float16" in passes
 
 
-def test_each_stage_can_get_the_exporters_file():
+def test_each_pass_can_get_the_exporters_file():
     pytest.importorskip("onnxconverter_common")
 
     @onnx_ci.recipe(**BATCH, each={"half": {"then": ["float16"]}, "small": {"then": ["int8-dynamic"]}})
@@ -620,11 +620,11 @@ def test_each_stage_can_get_the_exporters_file():
         return Net(), (torch.randn(2, 3, 8, 8),)
 
     cells = onnx_ci.run([*net.values()], **ONE_PROCESS).cells
-    assert [each.cell.stage for each in cells] == [None, "float16", None, "int8-dynamic"]
+    assert [each.cell.graph_pass for each in cells] == [None, "float16", None, "int8-dynamic"]
     assert {each.status for each in cells} == {Status.PASSED}
 
 
-def test_a_stage_that_fails_on_the_exporters_file_is_no_matter_of_a_chain():
+def test_a_pass_that_fails_on_the_exporters_file_is_no_matter_of_a_chain():
     def broken(model):
         raise ValueError("no")
 

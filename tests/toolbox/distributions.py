@@ -67,9 +67,9 @@ def _digest(text: str) -> str:
 TINY_ONNX = {
     "onnx_ci.exporters": {"signed": "tiny_onnx:Signed", "negating": "tiny_onnx:Negating"},
     "onnx_ci.runtimes": {"graph": "tiny_onnx:Graph", "off-by-one": "tiny_onnx:OffByOne"},
-    "onnx_ci.stages": {"tidy": "tiny_onnx:TIDY", "forgetful": "tiny_onnx:FORGETFUL"},
+    "onnx_ci.passes": {"tidy": "tiny_onnx:TIDY", "forgetful": "tiny_onnx:FORGETFUL"},
 }
-"""An exporter, a runtime and a stage that are right, each with a twin that is wrong."""
+"""An exporter, a runtime and a pass that are right, each with a twin that is wrong."""
 
 TINY_ONNX_CODE = '''
     import onnx
@@ -139,6 +139,6 @@ TINY_ONNX_CODE = '''
                 node.op_type = "Identity"
         return model
 
-    TIDY = onnx_ci.stage(without_names, name="tidy")
-    FORGETFUL = onnx_ci.stage(without_relu, name="forgetful")
+    TIDY = onnx_ci.graph_pass(without_names, name="tidy")
+    FORGETFUL = onnx_ci.graph_pass(without_relu, name="forgetful")
 '''

@@ -23,7 +23,7 @@ NEIGHBOR_SHARE = 0.001
 """The share of 8-bit floats that may be one step off even if rounding changes none of them in the model itself."""
 
 HOPELESS = 16.0
-"""A drift so many times above its limit stays above it, however often the rounding of a lossy stage is simulated."""
+"""A drift so many times above its limit stays above it, however often the rounding of a lossy pass is simulated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -339,7 +339,7 @@ def _step_number(tensor: torch.Tensor) -> torch.Tensor:
 
 
 # --- similarity -------------------------------------------------------------------------------------------------------
-# What people look at after a lossy stage. None of it decides: a cosine of 0.99 can hide a wrong layer, and of two classes that
+# What people look at after a lossy pass. None of it decides: a cosine of 0.99 can hide a wrong layer, and of two classes that
 # are nearly tied either can win.
 
 

@@ -231,11 +231,11 @@ def compare_execution(
 _NAMED = "Declare the output's axis in dynamic_axes, under a different name if its size differs."
 _FIXED_BY_EXPORTER = (
     "The file computes other sizes; the exporter has only declared a fixed one. Try the other exporter; or set the axis's "
-    "dim_param in a stage, then=[FUNCTION], and allow this rule for the exporter's own file."
+    "dim_param in a pass, then=[FUNCTION], and allow this rule for the exporter's own file."
 )
 _UNDECLARED = (
     "The file computes other sizes; the exporter has only declared a fixed one. TorchScript declares the axes of outputs that "
-    "dynamic_axes names, and dynamo infers them: name the axis there and use TorchScript; or set its dim_param in a stage, "
+    "dynamic_axes names, and dynamo infers them: name the axis there and use TorchScript; or set its dim_param in a pass, "
     "then=[FUNCTION], and allow this rule for the exporter's own file."
 )
 

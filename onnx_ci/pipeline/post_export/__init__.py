@@ -1,4 +1,4 @@
-"""From the exporter's file to the file that ships, through the stages of ``@recipe(then=[...])``.
+"""From the exporter's file to the file that ships, through the passes of ``@recipe(then=[...])``.
 
-Each stage writes its own file. :mod:`~onnx_ci.pipeline.post_export.shipped_reference` says what that file is compared with.
+Each pass writes its own file. :mod:`~onnx_ci.pipeline.post_export.shipped_reference` says what that file is compared with.
 """

@@ -1,4 +1,4 @@
-"""One post-export stage applied to a file. What the stage returns or raises becomes a file or a finding."""
+"""One post-export pass applied to a file. What the pass returns or raises becomes a file or a finding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx
 
-from onnx_ci.collection.post_export import PostExportStage
+from onnx_ci.collection.post_export import GraphPass
 from onnx_ci.errors import describe_exception, disk_error
 from onnx_ci.onnx_model.files import NotAModelError, copy, write_returned
 from onnx_ci.pipeline.export.exporter import Artifact
@@ -23,32 +23,32 @@ from onnx_ci.results.rules import finding
 
 @dataclass(frozen=True, kw_only=True)
 class Applied:
-    """The result of one stage."""
+    """The result of one pass."""
 
     artifact: Artifact | None
     findings: tuple[Finding, ...]
     log: str
 
 
-def apply_stage(stage: PostExportStage, before: Artifact, folder: Path, feeds: Feeds) -> Applied:
-    """Apply ``stage`` to the file ``before``, which is not changed.
+def apply_pass(graph_pass: GraphPass, before: Artifact, folder: Path, feeds: Feeds) -> Applied:
+    """Apply ``graph_pass`` to the file ``before``, which is not changed.
 
     Only out-of-memory errors are raised.
 
     Args:
-        stage: the stage.
-        before: the exporter's file, or that of the stage before.
-        folder: where the stage's file is written; it must not exist.
-        feeds: inputs by name, for a stage that runs the file.
+        pass: the pass.
+        before: the exporter's file, or that of the pass before.
+        folder: where the pass's file is written; it must not exist.
+        feeds: inputs by name, for a pass that runs the file.
     """
     folder.mkdir(parents=True)
     path = folder / before.path.name
     failure: BaseException | None = None
     with captured() as caught:
-        warnings.simplefilter("ignore", DeprecationWarning)  # of the stage's package about what it uses
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the pass's package about what it uses
         try:
-            _transform(stage, before.path, path, feeds)
-        except (Exception, SystemExit) as error:  # a stage can raise anything, which becomes a finding
+            _transform(graph_pass, before.path, path, feeds)
+        except (Exception, SystemExit) as error:  # a pass can raise anything, which becomes a finding
             if ran_out_of_memory(error):
                 raise
             failure = error
@@ -57,44 +57,44 @@ def apply_stage(stage: PostExportStage, before: Artifact, folder: Path, feeds: F
         failure = NotAModelError("returned without writing a file")
     if failure is None:
         return Applied(artifact=Artifact(path=path), findings=(), log=caught.text)
-    return Applied(artifact=None, findings=(_finding_of(failure, stage, (before.path, path)),), log=caught.text)
+    return Applied(artifact=None, findings=(_finding_of(failure, graph_pass, (before.path, path)),), log=caught.text)
 
 
-def _finding_of(error: BaseException, stage: PostExportStage, paths: tuple[Path, ...]) -> Finding:
+def _finding_of(error: BaseException, graph_pass: GraphPass, paths: tuple[Path, ...]) -> Finding:
     if full := disk_error(error):
-        return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}; {stage.name} was writing its file")
-    message, remedy = f"{stage.name} raised {describe_exception(error)}", None
+        return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}; {graph_pass.name} was writing its file")
+    message, remedy = f"{graph_pass.name} raised {describe_exception(error)}", None
     if isinstance(error, CannotApplyError):
-        message, remedy = f"{stage.name} {error}", error.remedy
+        message, remedy = f"{graph_pass.name} {error}", error.remedy
     elif isinstance(error, NotAModelError):
-        message = f"{stage.name} {error}"
-        remedy = "Return the model that the stage made, as a ModelProto or as the path of a file."
+        message = f"{graph_pass.name} {error}"
+        remedy = "Return the model that the pass made, as a ModelProto or as the path of a file."
     for path in paths:  # they differ in each run
         message = message.replace(str(path), "the file")
-    return finding("stage-error", message, remedy=remedy, introduced_by=stage.name)
+    return finding("pass-error", message, remedy=remedy, introduced_by=graph_pass.name)
 
 
 # --- functions --------------------------------------------------------------------------------------------------------
 
 
-def _transform(stage: PostExportStage, before: Path, path: Path, feeds: Feeds) -> None:
-    """Call the function of a stage in the way that its parameters ask for, and write what it returns to ``path``."""
-    function = stage.transform
+def _transform(graph_pass: GraphPass, before: Path, path: Path, feeds: Feeds) -> None:
+    """Call the function of a pass in the way that its parameters ask for, and write what it returns to ``path``."""
+    function = graph_pass.transform
     try:
         parameters = [*inspect.signature(function).parameters.values()]
     except (TypeError, ValueError):  # a function of C may have no signature
         parameters = []
-    offered = {"feeds": feeds, "keep_io_types": stage.keep_io_types}
+    offered = {"feeds": feeds, "keep_io_types": graph_pass.keep_io_types}
     # One with a default, or bound by functools.partial, has what its author wants.
     names = {parameter.name for parameter in parameters if parameter.default is parameter.empty}
-    keywords = {**stage.options, **{name: value for name, value in offered.items() if name in names}}
+    keywords = {**graph_pass.options, **{name: value for name, value in offered.items() if name in names}}
     if len(parameters) > 1 and all(
         _is_path(parameter) and parameter.default is parameter.empty for parameter in parameters[:2]
     ):
         function(before, path, **keywords)
         return
     if parameters and _is_path(parameters[0]):
-        copy(before, path)  # so that a function that changes its file does not change that of the stage before
+        copy(before, path)  # so that a function that changes its file does not change that of the pass before
         returned = function(path, **keywords)
     else:
         returned = function(onnx.load(before), **keywords)

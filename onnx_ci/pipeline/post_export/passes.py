@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 
-from onnx_ci.collection.post_export import PostExportStage
+from onnx_ci.collection.post_export import GraphPass
 from onnx_ci.onnx_model.files import has_external_data
 
 Feeds = Callable[[], Sequence[Mapping[str, Any]]]
@@ -142,9 +142,9 @@ def _with_enumerations(options: Mapping[str, Any], package: Any) -> dict[str, An
 
 
 _MICROSOFT = ("com.microsoft",)
-ONNXSIM = PostExportStage(name="onnxsim", transform=onnxsim)
-ONNXSLIM = PostExportStage(name="onnxslim", transform=onnxslim)
-ORT_OPTIMIZED = PostExportStage(name="ort-optimized", transform=ort_optimized, domains=_MICROSOFT)
-FLOAT16 = PostExportStage(name="float16", transform=to_float16, lossy="float16", keep_io_types=False)
-INT8_DYNAMIC = PostExportStage(name="int8-dynamic", transform=quantize_dynamic, lossy="int8", domains=_MICROSOFT)
-INT8_STATIC = PostExportStage(name="int8-static", transform=quantize_static, lossy="int8", domains=_MICROSOFT, is_static=True)
+ONNXSIM = GraphPass(name="onnxsim", transform=onnxsim)
+ONNXSLIM = GraphPass(name="onnxslim", transform=onnxslim)
+ORT_OPTIMIZED = GraphPass(name="ort-optimized", transform=ort_optimized, domains=_MICROSOFT)
+FLOAT16 = GraphPass(name="float16", transform=to_float16, lossy="float16", keep_io_types=False)
+INT8_DYNAMIC = GraphPass(name="int8-dynamic", transform=quantize_dynamic, lossy="int8", domains=_MICROSOFT)
+INT8_STATIC = GraphPass(name="int8-static", transform=quantize_static, lossy="int8", domains=_MICROSOFT, is_static=True)

@@ -1,4 +1,4 @@
-"""The rounding of a lossy stage, simulated: the eager model runs in float64 under a mode that rounds as the stage does.
+"""The rounding of a lossy pass, simulated: the eager model runs in float64 under a mode that rounds as the pass does.
 
 Half precision rounds weights, inputs and the outputs of every operator. ONNX Runtime's quantizer knows some operators, and
 rounds what they take and return to 256 steps. Its dynamic way takes the range of an activation from the data, its static way
@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils import _pytree as pytree  # no public module walks the containers of an operator's arguments
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from onnx_ci.collection.post_export import PostExportStage
+from onnx_ci.collection.post_export import GraphPass
 from onnx_ci.pipeline.model.live_model import Call, OperatorMode, has_noise, in_small_operators, tensor_leaves
 from onnx_ci.pipeline.model.module import plain_weights_of, replace_weight, weights_of
 
@@ -303,7 +303,7 @@ class _Int8(_Numbered):  # type: ignore[no-untyped-call]
 
     Args:
         call: the call that will run.
-        stage: the stage, whose options say which types it uses and whether weights have a scale for each channel.
+        pass: the pass, whose options say which types it uses and whether weights have a scale for each channel.
         dice: how values are rounded.
         observations: what a run on the same inputs shows.
         calibrated: the ranges of activations; ``None`` for those of the data.
@@ -312,13 +312,13 @@ class _Int8(_Numbered):  # type: ignore[no-untyped-call]
     def __init__(
         self,
         call: Call,
-        stage: PostExportStage,
+        graph_pass: GraphPass,
         dice: StochasticRounding,
         observations: Observations,
         calibrated: Ranges | None,
     ) -> None:
         super().__init__(call)
-        self._options: Mapping[str, Any] = stage.options
+        self._options: Mapping[str, Any] = graph_pass.options
         self._dice, self._observations, self._calibrated = dice, observations, calibrated
         self._quantized = WeakTensorKeyDictionary()
 
@@ -411,7 +411,7 @@ class _Int8(_Numbered):  # type: ignore[no-untyped-call]
         return torch.where(factor == 0, weight * factor, rounded / factor)
 
     def _rounded_weight(self, weight: torch.Tensor, axis: int | None) -> torch.Tensor:
-        """A weight, rounded with one range, or with one for each place on an axis if the stage's options say so."""
+        """A weight, rounded with one range, or with one for each place on an axis if the pass's options say so."""
         other_axes = [each for each in range(weight.dim()) if each != axis]
         if self._options.get("per_channel") and axis is not None and other_axes:
             low, high = weight.amin(other_axes, keepdim=True), weight.amax(other_axes, keepdim=True)
@@ -435,9 +435,11 @@ class _Int8(_Numbered):  # type: ignore[no-untyped-call]
         return rounded.clamp(-limit, limit)
 
 
-def int8(stage: PostExportStage, seed: int | None, observations: Observations, calibrated: Ranges | None) -> Within:
+def int8(graph_pass: GraphPass, seed: int | None, observations: Observations, calibrated: Ranges | None) -> Within:
     """Quantization. The arguments are those of the mode."""
-    return lambda call: _outside_recurrent_layers(call, _Int8(call, stage, StochasticRounding(seed), observations, calibrated))
+    return lambda call: _outside_recurrent_layers(
+        call, _Int8(call, graph_pass, StochasticRounding(seed), observations, calibrated)
+    )
 
 
 def in_turn(withins: Sequence[Within]) -> Within:

@@ -1,7 +1,7 @@
-"""What the file of a stage is compared with: the recipe's probes, in units of the rounding that its stages cause.
+"""What the file of a pass is compared with: the recipe's probes, in units of the rounding that its passes cause.
 
-A file after a stage is judged like the exporter's. A lossy stage changes only the unit and, for float16, the types of inputs
-and outputs, so the later rooms do not know the difference. The simulation of the rounding runs the model, never the stage's
+A file after a pass is judged like the exporter's. A lossy pass changes only the unit and, for float16, the types of inputs
+and outputs, so the later rooms do not know the difference. The simulation of the rounding runs the model, never the pass's
 file, whose faults would hide in their own unit.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import torch
 
-from onnx_ci.collection.post_export import PostExportStage
+from onnx_ci.collection.post_export import GraphPass
 from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.onnx_model.precision import PRECISIONS
 from onnx_ci.onnx_model.signature import read_signature
@@ -40,25 +40,25 @@ SIMULATIONS, SIMULATIONS_OF_FEW = 4, 16
 
 @dataclass(frozen=True, kw_only=True)
 class ShippedReference:
-    """A prepared recipe as the file after some stages is compared with it."""
+    """A prepared recipe as the file after some passes is compared with it."""
 
     prepared: Prepared
     findings: tuple[Finding, ...] = ()
     domains: tuple[str, ...] = ()
-    """Domains of operators that the stages may introduce."""
+    """Domains of operators that the passes may introduce."""
 
     @classmethod
-    def of(cls, prepared: Prepared, stages: Sequence[PostExportStage], limit: DriftLimit) -> Self:
-        """``prepared``, in units of the rounding of ``stages``; unchanged if they keep the numbers.
+    def of(cls, prepared: Prepared, passes: Sequence[GraphPass], limit: DriftLimit) -> Self:
+        """``prepared``, in units of the rounding of ``passes``; unchanged if they keep the numbers.
 
         Args:
             prepared: the recipe.
-            stages: the stages that made the file.
+            passes: the passes that made the file.
             limit: the largest drift that passes.
         """
-        domains = tuple(domain for stage in stages for domain in stage.domains)
-        lossy = [each for each in stages if each.lossy]
-        if stages:
+        domains = tuple(domain for graph_pass in passes for domain in graph_pass.domains)
+        lossy = [each for each in passes if each.lossy]
+        if passes:
             prepared = prepared.one_kind_per_probe
         if not lossy:
             return cls(prepared=prepared, domains=domains)
@@ -76,7 +76,7 @@ class ShippedReference:
                 findings.append(finding("vacuous", message, severity=Severity.NOTE, remedy=remedy))
             if simulator.failing:
                 message = (
-                    f"the rounding of the stages cannot be simulated on {listed(simulator.failing)}: it gives NaN or infinity"
+                    f"the rounding of the passes cannot be simulated on {listed(simulator.failing)}: it gives NaN or infinity"
                 )
                 findings.append(finding("vacuous", message, remedy=_NO_UNIT))
             findings += _too_coarse(probes, limit.default)
@@ -96,7 +96,7 @@ def _too_coarse(probes: Sequence[Probe], limit: float) -> list[Finding]:
         spreads = [spread(probe.reference.exact[position]) for probe in probes if not probe.special]
         if all(error >= spread for error, spread in zip(allowed, spreads, strict=True)):
             message = (
-                f"output {position}: the stages round it by {allowed[0] / limit:.2g}, and its values are only {spreads[0]:.2g} "
+                f"output {position}: the passes round it by {allowed[0] / limit:.2g}, and its values are only {spreads[0]:.2g} "
                 f"apart: with a limit of {limit:g}, a constant would pass"
             )
             findings.append(finding("vacuous", message, remedy=_COARSE))
@@ -104,14 +104,14 @@ def _too_coarse(probes: Sequence[Probe], limit: float) -> list[Finding]:
 
 
 _COARSE = (
-    "Keep sensitive operators out of the stage (nodes_to_exclude, op_block_list), use a scale for each channel "
-    "(per_channel=True), or set a lower max_drift for the stage."
+    "Keep sensitive operators out of the pass (nodes_to_exclude, op_block_list), use a scale for each channel "
+    "(per_channel=True), or set a lower max_drift for the pass."
 )
 
 
 _NO_UNIT = (
     "Look for an overflow, or a division by what the rounding makes zero: use a larger epsilon, or keep operators out of the "
-    "stage (nodes_to_exclude, op_block_list)."
+    "pass (nodes_to_exclude, op_block_list)."
 )
 
 
@@ -136,9 +136,9 @@ def _with_float16(probe: Probe) -> Probe:
 
 
 class _Simulator:
-    """Runs a model with the rounding of its lossy stages."""
+    """Runs a model with the rounding of its lossy passes."""
 
-    def __init__(self, prepared: Prepared, lossy: Sequence[PostExportStage]) -> None:
+    def __init__(self, prepared: Prepared, lossy: Sequence[GraphPass]) -> None:
         self._prepared, self._lossy = prepared, lossy
         self._copies = Copies(prepared.pristine, prepared.fresh)
         if not prepared.changed_by_running and all(each.lossy == "int8" for each in lossy):  # float16 changes the weights

@@ -54,13 +54,13 @@ class Reference:
     method: str
     """How the noise was found: ``float64``, ``perturbation``, ``proportion`` (see :func:`proportional_reference`), or ``runtime
     rounding`` (see :mod:`~onnx_ci.pipeline.reference.runtime_rounding`); the name of a lower precision (see
-    :func:`lowered_reference`); ``simulated float16`` or ``simulated int8`` after a lossy post-export stage. ``random`` for a
+    :func:`lowered_reference`); ``simulated float16`` or ``simulated int8`` after a lossy post-export pass. ``random`` for a
     random model, which has no exact values."""
     rounded_to: torch.dtype | None = None
     """The type to which the outputs may be rounded, of which half a unit is the least noise of each element; ``None`` for their
     own type."""
     is_lossy: bool = False
-    """Whether the noise is that of a lossy post-export stage."""
+    """Whether the noise is that of a lossy post-export pass."""
     clipping: str | None = None
     """What a quantized file clips on the input: it was not calibrated for it, or one of its scales is too small."""
     decisions: RecordedDecisions | None = None

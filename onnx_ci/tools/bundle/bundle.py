@@ -205,7 +205,7 @@ def _reportable(findings: Sequence[Finding]) -> Finding:
         raise NoBundleError(f"{possible[0].operator} is not an operator of torch: its own project has to translate it")
     of_exporter = [each for each in possible if each.introduced_by in (None, EXPORT)]
     if not of_exporter:
-        raise NoBundleError(f"the stage {possible[0].introduced_by} introduces the fault, and the exporter's own file is right")
+        raise NoBundleError(f"the pass {possible[0].introduced_by} introduces the fault, and the exporter's own file is right")
     return min(of_exporter, key=lambda each: list(Failure).index(FAILURES[each.rule]))
 
 

@@ -25,7 +25,7 @@ from packaging.utils import canonicalize_name
 
 from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS
 from onnx_ci.errors import ConfigurationError
-from onnx_ci.plugins import EXPORTERS, RUNTIMES, STAGES
+from onnx_ci.plugins import EXPORTERS, PASSES, RUNTIMES
 from onnx_ci.text import listed, listed_shortly
 from onnx_ci.tools.versions import pip
 from onnx_ci.tools.versions.pip import ImpossibleError, Wheel
@@ -46,7 +46,7 @@ _DISTRIBUTIONS: Mapping[str, tuple[str, ...]] = {
     "reference": ("onnx",),
     "float16": ("onnxconverter-common",),
 }
-"""What exporters, runtimes and stages work with, besides torch. The others are called as their distributions are."""
+"""What exporters, runtimes and passes work with, besides torch. The others are called as their distributions are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,16 +118,16 @@ def _fits(requirement: Requirement, version: str) -> bool:
     return requirement.specifier.contains(version, prereleases=True)
 
 
-def packages_of(exporter: str, runtimes: Iterable[str], stages: Iterable[str], installed: Mapping[str, Installed]) -> list[str]:
-    """The distributions that a cell depends on, and of which other versions can be tried: its stages' first, torch last.
+def packages_of(exporter: str, runtimes: Iterable[str], passes: Iterable[str], installed: Mapping[str, Installed]) -> list[str]:
+    """The distributions that a cell depends on, and of which other versions can be tried: its passes' first, torch last.
 
     Args:
         exporter: what exports the cell.
         runtimes: what runs its file.
-        stages: its post-export stages.
+        passes: its post-export passes.
         installed: what is installed.
     """
-    parts = [*((STAGES, name) for name in stages), (EXPORTERS, exporter), *((RUNTIMES, name) for name in runtimes)]
+    parts = [*((PASSES, name) for name in passes), (EXPORTERS, exporter), *((RUNTIMES, name) for name in runtimes)]
     names = [each for kind, name in parts for each in (*_DISTRIBUTIONS.get(name, (name,)), kind.distribution(name)) if each]
     canonical = dict.fromkeys(canonicalize_name(name) for name in (*names, TORCH))
     return [name for name in canonical if name in installed and not installed[name].is_kept]
@@ -135,7 +135,7 @@ def packages_of(exporter: str, runtimes: Iterable[str], stages: Iterable[str], i
 
 def all_packages(installed: Mapping[str, Installed]) -> list[str]:
     """The distributions that some cell may depend on, and of which other versions can be tried."""
-    of_each = (packages_of(exporter, RUNTIMES, STAGES, installed) for exporter in EXPORTERS)
+    of_each = (packages_of(exporter, RUNTIMES, PASSES, installed) for exporter in EXPORTERS)
     return list(dict.fromkeys(name for names in of_each for name in names))
 
 

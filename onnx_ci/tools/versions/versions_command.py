@@ -57,7 +57,7 @@ def versions(target: str, with_torch: bool, pre: bool, paths: tuple[Path, ...], 
         sys.exit(exit_code([result]))
     scope = subject.recipes.scopes[result.cell.recipe]
     cell = dataclasses.replace(result.cell, source=scope.source)  # the command line need not name the file
-    packages = packages_of(cell.exporter, runtimes_of(scope, settings), scope.stages if cell.stage else (), installed())
+    packages = packages_of(cell.exporter, runtimes_of(scope, settings), scope.passes if cell.graph_pass else (), installed())
     tried = [name for name in packages if with_torch or name != TORCH]
     file = os.path.relpath(settings.root / cell.source)
     runs = CachedRuns([*flags_of({**flags, **flags_for([cell], settings)}), file], settings, Request(requirements=(), pre=pre))

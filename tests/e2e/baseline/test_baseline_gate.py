@@ -96,11 +96,11 @@ def test_what_was_recorded_holds(recorded):
     assert baseline_of(recorded) == text
 
 
-def test_the_file_after_a_stage_has_a_baseline_of_its_own(project):
-    """The stage changes, and the exporter's own file does not."""
-    with_stage = NET.replace("@onnx_ci.recipe(", "STAGE\n\n    @onnx_ci.recipe(then=[named],")
-    first = with_stage.replace("STAGE", "def named(model):\n        return model")
-    second = with_stage.replace("STAGE", "def named(model):\n        model.ir_version += 1\n        return model")
+def test_the_file_after_a_pass_has_a_baseline_of_its_own(project):
+    """The pass changes, and the exporter's own file does not."""
+    with_pass = NET.replace("@onnx_ci.recipe(", "PASS\n\n    @onnx_ci.recipe(then=[named],")
+    first = with_pass.replace("PASS", "def named(model):\n        return model")
+    second = with_pass.replace("PASS", "def named(model):\n        model.ir_version += 1\n        return model")
     project.write("onnx_recipes.py", NET)
     gate(project, "update")
     project.write("onnx_recipes.py", first)
@@ -109,10 +109,10 @@ def test_the_file_after_a_stage_has_a_baseline_of_its_own(project):
     gate(project, "update")
     assert told(gate(project, "check")) == set()
     project.write("onnx_recipes.py", second)
-    by_stage = {}
+    by_pass = {}
     for result in gate(project, "check").cells:
-        by_stage.setdefault(result.cell.stage, set()).update(each.message for each in result.findings)
-    assert by_stage == {None: set(), "named": {"IR version 7 → 8"}}
+        by_pass.setdefault(result.cell.graph_pass, set()).update(each.message for each in result.findings)
+    assert by_pass == {None: set(), "named": {"IR version 7 → 8"}}
 
 
 def recipe_of(project):

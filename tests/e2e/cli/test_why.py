@@ -74,7 +74,7 @@ def test_a_file_is_explained_as_an_export_of_its_recipe(project, cli):
             ["total::opset13-cpu-dynam"],
             "total has no exporter 'dynam'; use torchscript, dynamo, transformers; did you mean 'dynamo'?",
         ),
-        (["total::opset13-cpu+onnxslim"], "total has no stage 'onnxslim'"),
+        (["total::opset13-cpu+onnxslim"], "total has no pass 'onnxslim'"),
         (["onnx_recipes.py"], "name the recipe that onnx_recipes.py is an export of: --recipe=NAME"),
     ],
 )

@@ -125,10 +125,10 @@ def test_pytests_own_selection_works(project, run, selection, chosen):
     assert sum(line.startswith("onnx_recipes.py::") for line in done.stdout.splitlines()) == chosen
 
 
-def test_the_file_of_a_stage_is_selected_by_its_mark(project, run):
+def test_the_file_of_a_pass_is_selected_by_its_mark(project, run):
     project.recipes(RIGHT.replace("recipe(", "recipe(then='ort-optimized', "))
-    for stage, suffix in (("'ort-optimized'", "+ort-optimized"), ("None", "")):
-        done = run("--onnx-export", "--onnx-opsets=13", "--co", "-q", "-m", f"onnx_export(stage={stage})")
+    for graph_pass, suffix in (("'ort-optimized'", "+ort-optimized"), ("None", "")):
+        done = run("--onnx-export", "--onnx-opsets=13", "--co", "-q", "-m", f"onnx_export(graph_pass={graph_pass})")
         assert [line for line in done.stdout.splitlines() if "::" in line] == [ID.format("right", 13) + suffix]
 
 

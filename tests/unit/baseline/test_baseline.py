@@ -257,15 +257,15 @@ def test_a_file_that_cannot_be_used_says_what_is_wrong_and_what_to_do(name):
     assert "\n" not in told.replace("\\n", "")
 
 
-def test_files_after_stages_have_sections_of_their_own():
-    places = [Place("cpu", "torchscript", opset, stage) for opset in (13, 14) for stage in ("", "float16", "my+stage")]
+def test_files_after_passs_have_sections_of_their_own():
+    places = [Place("cpu", "torchscript", opset, graph_pass) for opset in (13, 14) for graph_pass in ("", "float16", "my+pass")]
     written = Baseline(recipe="net", cells={place: entry() for place in places})
     text = as_text(written)
     assert '[torchscript."cpu+float16"]' in text
     assert read(text, HERE) == written
 
 
-def test_a_section_without_the_name_of_its_stage_is_refused():
+def test_a_section_without_the_name_of_its_pass_is_refused():
     with pytest.raises(ConfigurationError, match=r"\[torchscript.cpu\+\] is not a device"):
         read(as_text(WHOLE).replace("[torchscript.cpu", '[torchscript."cpu+"'), HERE)
 

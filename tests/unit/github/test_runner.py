@@ -52,8 +52,8 @@ def test_a_warning_of_a_cell_that_passes_is_annotated_as_one(project):
     assert "at opsets 9-10 on cpu" in found.message
 
 
-def test_an_annotation_names_the_stage_of_a_file(project):
-    broken = [failed(stage="int8-static"), failed(exporter="dynamo", stage="float16")]
+def test_an_annotation_names_the_pass_of_a_file(project):
+    broken = [failed(graph_pass="int8-static"), failed(exporter="dynamo", graph_pass="float16")]
     (found,) = annotations_of(report(*broken), project.root, project.root)
     assert found.message.split("\n")[1] == "at opset 9 on cpu after int8-static, at opset 9 on cpu with dynamo after float16"
 

@@ -104,22 +104,22 @@ def test_what_the_file_that_ships_must_be_can_be_declared_for_every_recipe(proje
     assert task(project.root, own).requirements == Requirements(operators=("Relu",), max_ir_version=10)
 
 
-def test_the_cells_of_stages_follow_that_of_the_export(tmp_path):
+def test_the_cells_of_passs_follow_that_of_the_export(tmp_path):
     then = {"then": ["onnxslim", "float16"]}
-    expected = [f"opset{n}-cpu{stage}" for n in (9, 10) for stage in ("", "+onnxslim", "+float16")]
+    expected = [f"opset{n}-cpu{graph_pass}" for n in (9, 10) for graph_pass in ("", "+onnxslim", "+float16")]
     assert cells(tmp_path, then, opsets="9-10")[0] == expected
     assert cells(tmp_path, then, opsets="9-10", select="*+float16")[0] == ["opset9-cpu+float16", "opset10-cpu+float16"]
     assert cells(tmp_path, then, opsets="9-10", select="net::opset9-cpu")[0] == ["opset9-cpu"]
 
 
-def test_a_lossy_stage_has_its_own_limit_from_there_on(tmp_path):
+def test_a_lossy_pass_has_its_own_limit_from_there_on(tmp_path):
     def fuse(model):
         return model
 
-    then = ["onnxslim", "float16", fuse, onnx_ci.stage(fuse, name="strict", max_drift=2)]
+    then = ["onnxslim", "float16", fuse, onnx_ci.graph_pass(fuse, name="strict", max_drift=2)]
     recipe = onnx_ci.recipe(name="net", max_drift={"y": 64}, then=then)(lambda: None)
     specs = plan([Found(recipe, "r.py", False)], load_settings(tmp_path, flags={"opsets": 9}, environment={})).cells
     assert [each.drift_limit.of("y", "float32") for each in specs] == [64, 64, 4, 4, 2]
     assert [each.is_lossy for each in specs] == [False, False, True, True, True]
-    assert [len(each.stages) for each in specs] == [0, 1, 2, 3, 4]
-    assert [specs[-1].before_stages(count).cell for count in range(5)] == [each.cell for each in specs]
+    assert [len(each.passes) for each in specs] == [0, 1, 2, 3, 4]
+    assert [specs[-1].before_passes(count).cell for count in range(5)] == [each.cell for each in specs]

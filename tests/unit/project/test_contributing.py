@@ -44,7 +44,7 @@ def test_files_and_folders_are_named_at_all():
         ("A stage of a cell", "onnx_ci/engine/cell.py", 'timed("export"'),
         ("A runtime", "onnx_ci/plugins.py", "RUNTIMES = PluginKind("),
         ("An exporter", "onnx_ci/plugins.py", "EXPORTERS = PluginKind("),
-        ("A post-export stage", "onnx_ci/plugins.py", "STAGES = PluginKind("),
+        ("A post-export pass", "onnx_ci/plugins.py", "PASSES = PluginKind("),
         ("An opset", "onnx_ci/opsets.py", "DEFAULT_OPSETS"),
     ],
 )
@@ -65,6 +65,6 @@ def test_each_plugin_of_ours_has_its_module(kind):
     folders = {module.parent.relative_to(ROOT).as_posix() for module in modules}
     assert folders == {
         path
-        for path in PATH.findall(of({"runtime": "A runtime", "exporter": "An exporter"}.get(kind.noun, "A post-export stage")))
+        for path in PATH.findall(of({"runtime": "A runtime", "exporter": "An exporter"}.get(kind.noun, "A post-export pass")))
         if (ROOT / path).is_dir() and path.startswith("onnx_ci")
     }

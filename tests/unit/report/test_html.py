@@ -304,7 +304,12 @@ def test_a_cell_has_the_same_id_in_every_page_and_none_twice():
     first = page_of(report(timed_pass(), timed_pass(recipe="net.x", opset=18, exporter="torchscript")))
     assert ids(first.all("details", "cell")) == ["cell-net-opset9-cpu", "cell-net.x-opset18-cpu-torchscript"]
     later = page_of(
-        report(timed_pass(recipe="new"), timed_pass(stage="int8"), timed_pass(stage="int8", device="cuda:1"), timed_pass())
+        report(
+            timed_pass(recipe="new"),
+            timed_pass(graph_pass="int8"),
+            timed_pass(graph_pass="int8", device="cuda:1"),
+            timed_pass(),
+        )
     )
     assert ids(later.all("details", "cell")) == [
         "cell-new-opset9-cpu",
@@ -379,8 +384,8 @@ def test_times_are_of_the_cells_that_ran():
     page = page_of(
         report(detailed_failure(), timed_pass(opset=10), replace(timed_pass(opset=11), cached=True, timings={"export": 100.0}))
     )
-    stages, slowest = page.one("times").all("table")
-    assert [[each.text for each in row.elements if each.tag in ("th", "td")][:3] for row in stages.all("tr")[1:]] == [
+    passes, slowest = page.one("times").all("table")
+    assert [[each.text for each in row.elements if each.tag in ("th", "td")][:3] for row in passes.all("tr")[1:]] == [
         ["export", "750 ms", "20%"],
         ["run", "3.0 s", "80%"],
     ]

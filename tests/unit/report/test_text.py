@@ -633,12 +633,12 @@ def test_a_pipe_is_written_to_and_never_replaced(tmp_path):
     assert pipe.is_fifo()
 
 
-def test_the_grid_has_a_row_for_each_stage_and_says_what_a_number_counts():
+def test_the_grid_has_a_row_for_each_pass_and_says_what_a_number_counts():
     alike = Similarity(cosine=1.0, sqnr=40.0, agreement=None, ties=0)
-    stage = dataclasses.replace(passed(stage="float16"), outputs=(drift(similarity=alike),))
-    lines = grid_lines([passed(), stage])
+    graph_pass = dataclasses.replace(passed(graph_pass="float16"), outputs=(drift(similarity=alike),))
+    lines = grid_lines([passed(), graph_pass])
     assert [line.split("  ")[0].strip() for line in lines[1:3]] == ["net cpu", "net cpu +float16"]
-    assert "PyTorch's own rounding, or of that of a lossy stage" in lines[-1]
+    assert "PyTorch's own rounding, or of that of a lossy pass" in lines[-1]
     assert "lossy" not in grid_lines([passed()])[-1]
 
 

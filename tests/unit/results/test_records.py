@@ -21,8 +21,8 @@ from onnx_ci.results.rules import RULES, finding
         ({"exporter": "dynamo"}, "opset9-cpu-dynamo"),
         ({"opset": 18, "exporter": "dynamo"}, "opset18-cpu"),
         ({"opset": 18}, "opset18-cpu-torchscript"),
-        ({"stage": "onnxslim"}, "opset9-cpu+onnxslim"),
-        ({"device": "cuda:1", "exporter": "dynamo", "stage": "int8-static"}, "opset9-cuda:1-dynamo+int8-static"),
+        ({"graph_pass": "onnxslim"}, "opset9-cpu+onnxslim"),
+        ({"device": "cuda:1", "exporter": "dynamo", "graph_pass": "int8-static"}, "opset9-cuda:1-dynamo+int8-static"),
     ],
 )
 def test_an_id_names_its_cell_and_gives_it_back(changes, label):
@@ -48,10 +48,10 @@ def test_what_is_no_cell_id_gives_no_cell(id):
     assert Cell.from_id(id) is None
 
 
-def test_a_result_of_a_stage_survives_json():
+def test_a_result_of_a_pass_survives_json():
     alike = Similarity(cosine=0.5, sqnr=math.inf, agreement=None, ties=3)
     result = CellResult(
-        cell=cell(stage="float16"),
+        cell=cell(graph_pass="float16"),
         status=Status.FAILED,
         findings=(finding("numeric-drift", "off", introduced_by="export"),),
         outputs=(drift(similarity=alike),),

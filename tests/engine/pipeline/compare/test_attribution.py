@@ -74,12 +74,12 @@ def test_a_file_that_does_not_load_with_exact_sums_stays_wrong():
 
 @pytest.mark.parametrize("options", [{"reduce_range": True}, {}], ids=["reduced range", "full range"])
 def test_the_verdict_on_a_quantized_file_does_not_depend_on_the_processor(options):
-    @onnx_ci.recipe(input_names=["x"], output_names=["y"], then=onnx_ci.stage("int8-dynamic", **options))
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], then=onnx_ci.graph_pass("int8-dynamic", **options))
     def net():
         return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)), (torch.randn(5, 64),)
 
     result = onnx_ci.run([net], opsets=17, cache="off").cells[-1]
-    assert result.cell.stage == "int8-dynamic"
+    assert result.cell.graph_pass == "int8-dynamic"
     assert (result.status, rules(result)) == (Status.PASSED, [])
     if options:
         assert not [each for each in result.findings if each.severity is Severity.WARNING]

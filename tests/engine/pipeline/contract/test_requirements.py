@@ -68,16 +68,16 @@ def test_only_the_file_that_ships_counts():
     assert broken(activation, "torchscript", 17, operators=ALL, then=[without_sigmoid]) == [[], ["unlisted-operator"]]
 
 
-def test_the_stage_that_introduces_an_operator_is_named():
+def test_the_pass_that_introduces_an_operator_is_named():
     def same(model: onnx.ModelProto) -> onnx.ModelProto:
         return model
 
-    for allowed, stages, introduced in (
+    for allowed, passes, introduced in (
         (["Add", "Relu"], [same], "export"),
         (ALL, [without_sigmoid, same], "without_sigmoid"),
         (ALL, [same, without_sigmoid], "without_sigmoid"),
     ):
-        *_, shipped = cells(activation, "torchscript", 17, operators=allowed, then=stages)
+        *_, shipped = cells(activation, "torchscript", 17, operators=allowed, then=passes)
         (wrong,) = [each for each in shipped.findings if each.rule == "unlisted-operator"]
         assert wrong.introduced_by == introduced
 
@@ -100,7 +100,7 @@ def test_torchscript_writes_an_older_ir_version_at_a_lower_opset():
     assert broken(activation, "torchscript", 13, max_ir_version=7) == [[]]
 
 
-def test_a_stage_can_lower_the_ir_version():
+def test_a_pass_can_lower_the_ir_version():
     assert broken(activation, "torchscript", 17, max_ir_version=7, then=[older]) == [[], []]
 
 
@@ -189,6 +189,6 @@ def test_the_weights_are_where_the_recipe_declares_them(exporter, opset):
     assert placed(exporter, opset, function=small, external_data=True) == [set()]
 
 
-def test_a_stage_can_move_the_weights():
+def test_a_pass_can_move_the_weights():
     assert placed("torchscript", 17, external_data=True, then=[beside]) == [set(), set()]
     assert placed("torchscript", 17, external_data=False, then=[beside]) == [set(), {"data-placement"}]

@@ -146,11 +146,11 @@ def test_statistics_that_training_changes_are_not_compared():
     assert "weight-mismatch" not in rules(run_one(recipe))
 
 
-def test_a_file_of_lower_precision_or_after_a_lossy_stage_is_not_compared():
+def test_a_file_of_lower_precision_or_after_a_lossy_pass_is_not_compared():
     def in_float16(model):
         return onnx.load_from_string(with_changed(model.SerializeToString(), through(numpy.float16)))
 
-    lossy = onnx_ci.stage(in_float16, lossy="float16")
+    lossy = onnx_ci.graph_pass(in_float16, lossy="float16")
     recipe = onnx_ci.recipe(name="net", then=[lossy])(lambda: (nn.Linear(8, 8), (torch.randn(2, 8),)))
     for result in onnx_ci.run([recipe], opsets="13").cells:
         assert rules(result) == []
@@ -221,7 +221,7 @@ def test_rounding_that_drift_cannot_see_is_found():
     assert rules(result) == ["weight-mismatch"]
 
 
-def test_a_stage_that_rounds_weights_is_named_and_its_mismatch_can_be_expected_or_allowed():
+def test_a_pass_that_rounds_weights_is_named_and_its_mismatch_can_be_expected_or_allowed():
     def rounds(model):
         return onnx.load_from_string(with_changed(model.SerializeToString(), through(numpy.float16)))
 

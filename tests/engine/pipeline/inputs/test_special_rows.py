@@ -241,14 +241,14 @@ def unchanged(model):
     return model
 
 
-def test_stages_are_judged_by_special_values_alone():
-    """The rounding of a stage is simulated on each of them."""
+def test_passs_are_judged_by_special_values_alone():
+    """The rounding of a pass is simulated on each of them."""
     recipe = recipe_of(row_wise, X, then=[unchanged], **ROWS)
-    result = next(each for each in onnx_ci.run([recipe], opsets="13").cells if each.cell.stage)
+    result = next(each for each in onnx_ci.run([recipe], opsets="13").cells if each.cell.graph_pass)
     assert {each.probe for each in result.outputs} >= set(ALL)
 
 
-def test_a_stage_is_calibrated_by_ordinary_values(monkeypatch):
+def test_a_pass_is_calibrated_by_ordinary_values(monkeypatch):
     own, made = cell.calibration_feeds, []
     monkeypatch.setattr(cell, "calibration_feeds", lambda *args: made.extend(own(*args)) or own(*args))
     recipe = onnx_ci.recipe(name="net", then=["int8-static"], **ROWS)(lambda: (torch.nn.Linear(64, 8), (X,)))

@@ -1,4 +1,4 @@
-"""A stage makes a file, or its failure is a finding in its own words; the file before it is never changed."""
+"""A pass makes a file, or its failure is a finding in its own words; the file before it is never changed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnx_ci.collection.post_export import stage
+from onnx_ci.collection.post_export import graph_pass
 from onnx_ci.pipeline.export.exporter import Artifact
-from onnx_ci.pipeline.post_export.apply import apply_stage
+from onnx_ci.pipeline.post_export.apply import apply_pass
 
 
 def model():
@@ -36,9 +36,9 @@ def before(tmp_path):
 
 
 def applied(what, before, feeds=list, **options):
-    declared = stage(what, **options)
+    declared = graph_pass(what, **options)
     original = before.read_bytes()
-    result = apply_stage(declared, before, before.path.parent / "1", feeds)
+    result = apply_pass(declared, before, before.path.parent / "1", feeds)
     assert before.read_bytes() == original
     assert (result.artifact is None) == bool(result.findings)
     return result
@@ -46,7 +46,7 @@ def applied(what, before, feeds=list, **options):
 
 def problem(result):
     (found,) = result.findings
-    assert found.rule == "stage-error"
+    assert found.rule == "pass-error"
     return found
 
 
@@ -124,7 +124,7 @@ def test_a_failure_is_reported_in_its_own_words(before, function, words):
     assert found.introduced_by == function.__name__
 
 
-def test_what_a_stage_prints_is_in_the_log(before):
+def test_what_a_pass_prints_is_in_the_log(before):
     def chatty(given):
         print("fusing")
         return given
@@ -172,7 +172,7 @@ def test_float16_converts_the_interface_unless_told_otherwise(before, tmp_path):
     pytest.importorskip("onnxconverter_common")
     types = []
     for keep in (False, True):
-        result = apply_stage(stage("float16", keep_io_types=keep), before, tmp_path / str(keep), list)
+        result = apply_pass(graph_pass("float16", keep_io_types=keep), before, tmp_path / str(keep), list)
         types.append(onnx.load(result.artifact.path).graph.input[0].type.tensor_type.elem_type)
     assert types == [TensorProto.FLOAT16, TensorProto.FLOAT]
 

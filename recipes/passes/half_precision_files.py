@@ -23,6 +23,6 @@ def float16_file():
     return perceptron()
 
 
-@onnx_ci.recipe(**BATCH, then=onnx_ci.stage("float16", keep_io_types=True), manual=NEEDED)
+@onnx_ci.recipe(**BATCH, then=onnx_ci.graph_pass("float16", keep_io_types=True), manual=NEEDED)
 def float16_inside():
     return perceptron()

@@ -1,7 +1,7 @@
-"""Stages that keep the numbers: onnxsim, onnxslim, and ONNX Runtime's optimized graph saved to disk. From opset 9.
+"""Passes that keep the numbers: onnxsim, onnxslim, and ONNX Runtime's optimized graph saved to disk. From opset 9.
 
-Their files have the same limit as the exporter's. Each stage gets the file of the one before; the cells are called
-``opset17-cpu``, ``opset17-cpu+onnxsim`` and so on, and a failure names the first stage whose file shows it.
+Their files have the same limit as the exporter's. Each pass gets the file of the one before; the cells are called
+``opset17-cpu``, ``opset17-cpu+onnxsim`` and so on, and a failure names the first pass whose file shows it.
 """
 
 import pytest
@@ -35,6 +35,6 @@ def ort_optimized():
     return Net(), (torch.randn(2, 3, 8, 8),)
 
 
-@onnx_ci.recipe(**BATCH, opsets="17-18", then=onnx_ci.stage("ort-optimized", level="basic"))
+@onnx_ci.recipe(**BATCH, opsets="17-18", then=onnx_ci.graph_pass("ort-optimized", level="basic"))
 def ort_optimized_basic():
     return Net(), (torch.randn(2, 3, 8, 8),)

@@ -22,7 +22,7 @@ def network():
     then="int8-dynamic",
     expect={
         "dynamo +int8-dynamic": onnx_ci.known_failure(
-            "stage-error",
+            "pass-error",
             "quantize_dynamic transposes the weights of Gemm but not their shapes in value_info, which dynamo writes",
             seen="torch 2.13.0, onnxruntime 1.31.1",
         )
@@ -32,6 +32,6 @@ def int8_dynamic():
     return network()
 
 
-@onnx_ci.recipe(**BATCH, opsets="17-18", then=onnx_ci.stage("int8-static", per_channel=True))
+@onnx_ci.recipe(**BATCH, opsets="17-18", then=onnx_ci.graph_pass("int8-static", per_channel=True))
 def int8_static():
     return network()

@@ -1,4 +1,4 @@
-"""A stage of one's own: a function that takes a model and returns one. From opset 9."""
+"""A pass of one's own: a function that takes a model and returns one. From opset 9."""
 
 from pathlib import Path
 
@@ -24,5 +24,5 @@ def without_texts(path: Path):
 
 
 @onnx_ci.recipe(input_names=["x"], output_names=["y"], opsets="17-18", then=[with_metadata, without_texts])
-def own_stages():
+def own_passes():
     return torch.nn.Linear(4, 2), (torch.randn(3, 4),)

@@ -1,1 +1,0 @@
-"""What happens to a file after the export, before it ships: each stage's file is judged as a cell of its own."""
