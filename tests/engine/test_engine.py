@@ -91,6 +91,18 @@ def test_a_quick_run_compares_on_the_example_alone():
     assert not {"side-effects", "branches", "observability"} & set(quick.timings)
 
 
+def test_a_process_that_cannot_compute_gradients_says_so(monkeypatch):
+    def refuse(*_, **__):
+        raise RuntimeError("Unable to handle autograd's threading in combination with fork-based multiprocessing.")
+
+    monkeypatch.setattr(torch.autograd, "grad", refuse)
+    result = run_one(net)
+    assert (result.status, result.observability) == (Status.PASSED, None)
+    assert [each.message for each in result.findings] == [
+        "observability was not measured: the parent process has already computed gradients"
+    ]
+
+
 def test_limits_may_differ_by_output_and_by_type():
     def two(x):
         return x * 2, x.half() * 2

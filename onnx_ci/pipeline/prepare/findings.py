@@ -286,6 +286,13 @@ def without_float64(probes: Sequence[Probe]) -> Iterator[Finding]:
 # --- observability ----------------------------------------------------------------------------------------------------
 
 
+def observability_unknown() -> Finding:
+    """A note that this process cannot compute gradients."""
+    message = "observability was not measured: the parent process has already computed gradients"
+    remedy = "Run onnx-ci in a process that has not computed gradients, or with isolation=none."
+    return finding("vacuous", message, severity=Severity.NOTE, remedy=remedy)
+
+
 def observability_findings(observability: Observability) -> Iterator[Finding]:
     """Modules in which an error would go unnoticed; an error if that is true of all of them."""
     hidden, visible = observability.hidden, observability.visible

@@ -52,6 +52,10 @@ class Observability:
         )
 
 
+class NoGradientsError(Exception):
+    """torch cannot compute gradients here: on a machine with a GPU, a fork of a process that has computed some cannot."""
+
+
 def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Observability | None:
     """Measure the observability of ``call``.
 
@@ -62,6 +66,9 @@ def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Obse
 
     Returns:
         ``None`` without gradients: no floating output, or a model that cannot be differentiated.
+
+    Raises:
+        NoGradientsError: this process cannot compute gradients.
     """
     taps: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
@@ -98,7 +105,9 @@ def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Obse
             if not terms or not zeros:
                 return None
             gradients = iter(torch.autograd.grad(torch.stack(terms).sum(), zeros, allow_unused=True))
-    except Exception:  # the model cannot be differentiated, or a fork on a GPU's machine cannot compute gradients
+    except Exception as error:  # the model cannot be differentiated
+        if "fork-based multiprocessing" in str(error):
+            raise NoGradientsError(str(error)) from None
         return None
     finally:
         for hook in hooks:

@@ -62,12 +62,13 @@ from onnx_ci.pipeline.prepare.findings import (
     loaded_weights_findings,
     noisy_outputs,
     observability_findings,
+    observability_unknown,
     output_size_findings,
     undeclared_relations,
     untested_axes,
     without_float64,
 )
-from onnx_ci.pipeline.prepare.observability import Observability, affect_outputs, observe
+from onnx_ci.pipeline.prepare.observability import NoGradientsError, Observability, affect_outputs, observe
 from onnx_ci.pipeline.prepare.side_effects import SideEffects, differ, find_kept_sizes, find_side_effects
 from onnx_ci.pipeline.prepare.state_lines import lines_that_draw
 from onnx_ci.pipeline.reference.random_samples import random_reference
@@ -494,7 +495,10 @@ def _observability(
     names = itertools.zip_longest(task.recipe.output_names[: len(own)], own)
     limits = [task.max_drift.of(name, dtype_name(tensor)) if has_noise(tensor) else 1.0 for name, tensor in names]
     with timed("observability", timings):
-        observability = observe(shared or copies.fresh(), example.reference.noise, limits)
+        try:
+            observability = observe(shared or copies.fresh(), example.reference.noise, limits)
+        except NoGradientsError:
+            return None, [observability_unknown()]
         if not any(output.is_floating_point() for output in own):  # they have no gradients
             observability = _all_hidden(copies, probes)
         usual = (each for each in probes[1:] if each.legality is InputStatus.LEGAL and not (each.special or each.fed))
