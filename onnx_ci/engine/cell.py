@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from onnx_ci.engine.chain import with_chain, with_stages
+from onnx_ci.engine.chain import with_chain, with_passes
 from onnx_ci.engine.events import Emit, SearchEnded, SearchStarted, to_nobody
 from onnx_ci.engine.evidence import Evidence, Trial
 from onnx_ci.engine.shared import Shared
@@ -241,7 +241,7 @@ class _Cell:
         with skeleton(files[-1].path) as readable:
             judgement = self._judged(JudgedFile(path=readable, complete=files[-1].path), trial.prepared, trial)
         runtimes = self.context.runtimes_of(self.task)
-        trial.add(with_stages(judgement, files[:-1], self.task, trial.prepared, self.context.shared, runtimes))
+        trial.add(with_passes(judgement, files[:-1], self.task, trial.prepared, self.context.shared, runtimes))
         return files[-1]
 
     def _judged(self, file: JudgedFile, prepared: Prepared, trial: Trial) -> Judgement:

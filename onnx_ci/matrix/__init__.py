@@ -1,4 +1,4 @@
-"""Step 2: recipes and settings in, the ordered cells of a run out, each with the values that apply to it.
+"""Recipes and settings in, the ordered cells of a run out, each with the values that apply to it.
 
 Any later room may import this one.
 """

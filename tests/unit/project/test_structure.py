@@ -1,8 +1,9 @@
-"""The shape of the project: what must be installed. Lint holds who may import whom."""
+"""The shape of the project: what must be installed, and how large it may be. Lint holds who may import whom."""
 
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from pathlib import Path
 
@@ -49,3 +50,33 @@ def test_the_gate_names_tools_in_two_places_only():
         *(("plugins.py", target) for target in RUNTIMES.versioned.values()),
         ("__init__.py", "onnx_ci.tools.two_files.compare"),
     }
+
+
+def lines_of(*files: Path) -> int:
+    return sum(file.read_text(encoding="utf-8").count("\n") for file in files)
+
+
+def test_the_gate_and_its_tools_keep_to_their_limits_of_lines():
+    limits = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["brake"]
+    tools = lines_of(*(PACKAGE / "tools").rglob("*.py"))
+    gate = lines_of(*PACKAGE.rglob("*.py")) - tools
+    assert 0 < gate <= limits["gate"], f"the gate has {gate} lines: remove some, or raise [tool.brake] in pyproject.toml"
+    assert 0 < tools <= limits["tools"], f"the tools have {tools} lines: remove some, or raise [tool.brake] in pyproject.toml"
+
+
+def test_the_table_in_architecture_has_the_order_that_lint_checks():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    layers = {contract["containers"][0]: contract["layers"] for contract in contracts}
+    order = []
+    for layer in reversed(layers["onnx_ci"]):
+        if layer == "pipeline":
+            order += [{f"pipeline/{room}" for room in rooms.split(" | ")} for rooms in reversed(layers["onnx_ci.pipeline"])]
+        elif layer != "__main__":  # what starts the command
+            order.append(set(layer.split(" | ")))
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rooms = [
+        room.rstrip("/") for line in re.findall(r"^\| (`.*?`) \|", page, re.MULTILINE) for room in re.findall(r"`(.*?)`", line)
+    ]
+    assert set(rooms) == set().union(*order)
+    places = [next(place for place, names in enumerate(order) if room in names) for room in rooms]
+    assert places == sorted(places)
