@@ -1,5 +1,5 @@
-"""The ``onnx-ci`` command: one module per subcommand. Nothing else in the package imports it.
+"""The ``onnx-ci`` command: the commands of the gate, a module each, and the door through which the others come.
 
-In come the words of the command line; out go printed results, written files and an exit code. A subcommand only parses, calls
-the session or the API, and shows.
+In come the words of the command line; out go printed results, written files and an exit code. A command only parses, calls the
+session or the API, and shows. Of the package, only the tools import it.
 """

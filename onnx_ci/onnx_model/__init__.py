@@ -1,4 +1,4 @@
 """From an ONNX file to facts and findings about it by itself, without torch and without running it.
 
-They are its signature, its operators, precision and weights, its text without weights, and the difference between two files.
+They are its signature, its operators, precision and weights, and its contents without weights.
 """
