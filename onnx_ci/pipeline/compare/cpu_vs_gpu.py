@@ -40,7 +40,7 @@ def compute_cpu_vs_gpu(
     def errors(outputs: Sequence[torch.Tensor] | None) -> Mapping[str, OutputDrift]:
         if outputs is None or len(outputs) != len(names):
             return {}
-        return {each.name: each for each in compare(names, outputs, example, max_drift, "").outputs}
+        return {each.name: each for each in compare(names, outputs, example, max_drift).outputs}
 
     try:
         on_cpu = OnnxRuntime().load(path, "cpu").run(feeds_of(signature, prepared, example))

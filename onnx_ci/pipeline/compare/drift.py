@@ -63,21 +63,20 @@ def compare_refined(
     outputs: Sequence[torch.Tensor],
     probe: Probe,
     max_drift: DriftLimit,
-    runtime: str,
     terms: Terms = OF_AN_EXPORT,
 ) -> OutputComparison:
     """:func:`compare`, and again with each refinement of the probe's reference as long as the file fails.
 
     A difference that only the rounding of a lower precision explains is a note.
     """
-    comparison = compare(names, outputs, probe, max_drift, runtime, terms)
+    comparison = compare(names, outputs, probe, max_drift, terms)
     for refine in probe.refinements:
         # Integers have no limit: more simulations may show that they depend on rounding.
         is_near = all(each.share_of_limit < HOPELESS for each in comparison.outputs if each.limit)
         is_hopeless = probe.reference.is_lossy and not is_near
         if is_hopeless or all(each.severity is Severity.NOTE for each in comparison.findings):
             break
-        refined = compare(names, outputs, dataclasses.replace(probe, reference=refine()), max_drift, runtime, terms)
+        refined = compare(names, outputs, dataclasses.replace(probe, reference=refine()), max_drift, terms)
         explained = _explained_by_precision(comparison, refined, terms)
         comparison = dataclasses.replace(refined, findings=(*refined.findings, *explained))
     return comparison
@@ -107,7 +106,6 @@ def compare(
     outputs: Sequence[torch.Tensor],
     probe: Probe,
     max_drift: DriftLimit,
-    runtime: str,
     terms: Terms = OF_AN_EXPORT,
 ) -> OutputComparison:
     """Compare the file's ``outputs`` on ``probe`` with the reference, output by output."""
@@ -123,7 +121,7 @@ def compare(
             findings.append(finding(rule, message, output=name, probe=probe.name))
             continue
         drift, of_output = _Output(name, position, output, probe, max_drift, terms).judge()
-        drifts.append(dataclasses.replace(drift, runtime=runtime))
+        drifts.append(drift)
         findings += of_output
     clipping = None if probe.is_given else probe.reference.clipping
     return OutputComparison(outputs=tuple(drifts), findings=tuple(findings), clipping=clipping)

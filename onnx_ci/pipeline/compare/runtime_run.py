@@ -198,8 +198,8 @@ class _FileRun:
         if probe.samples:
             self.findings += compare_random(self.names, samples, probe)
             return
-        comparison = compare_refined(self.names, outputs, probe, self.max_drift, self.runtime.name)
-        self.outputs += comparison.outputs
+        comparison = compare_refined(self.names, outputs, probe, self.max_drift)
+        self.outputs += (dataclasses.replace(each, runtime=self.runtime.name) for each in comparison.outputs)
         self.findings += map(self._as_on_example, comparison.findings)
         if comparison.clipping is not None:
             self.clipped[probe.name] = comparison.clipping

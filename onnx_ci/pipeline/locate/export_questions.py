@@ -142,7 +142,7 @@ class QuestionedModel:
         return self._wrong[count]
 
     def _wrong_outputs(self, outputs: Sequence[torch.Tensor], probe: Probe) -> set[str]:
-        failing = compare_refined(self._names, outputs, probe, self._max_drift, "the model").failing_outputs
+        failing = compare_refined(self._names, outputs, probe, self._max_drift).failing_outputs
         return {name for name in failing if name is not None}
 
     def _run(self, count: int) -> _Run:

@@ -237,9 +237,7 @@ class Replay:
             values = zip(self._names, outputs, self._of_file, strict=True)
             return {name for name, own, of_file in values if _is_near(own, of_file)}
         as_replayed = dataclasses.replace(self._probe, reference=reference, refinements=())
-        return {*self._names} - compare_refined(
-            self._names, self._of_file, as_replayed, self._max_drift, "the model"
-        ).failing_outputs
+        return {*self._names} - compare_refined(self._names, self._of_file, as_replayed, self._max_drift).failing_outputs
 
     def _is_where_file_fails(self, error: PrepareError) -> bool:
         """Whether the model fails at the line at which the file does, or in what that line calls, as far as that is known.

@@ -198,7 +198,7 @@ def _compare_outputs(prober: FileProber, probes: Sequence[Probe], limit: DriftLi
     outputs: list[OutputDrift] = []
     findings: list[Finding] = []
     for probe in probes:
-        compared = compare_refined(names, prober.outputs[probe.name], probe, limit, "onnxruntime", terms)
+        compared = compare_refined(names, prober.outputs[probe.name], probe, limit, terms)
         outputs += compared.outputs
         findings += compared.findings
     return outputs, findings
