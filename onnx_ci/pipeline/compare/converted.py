@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from pathlib import Path
 
 import onnx
 
-from onnx_ci.onnx_model.precision import Precision, lowest_precision
-from onnx_ci.onnx_model.signature import Signature, read_model, read_signature
+from onnx_ci.onnx_model.precision import lowest_precision
+from onnx_ci.onnx_model.signature import read_model, read_signature
 from onnx_ci.pipeline.compare.runtime_run import feeds_of
 from onnx_ci.pipeline.inputs.probes import Probe
+from onnx_ci.pipeline.model.live_model import with_inputs
 from onnx_ci.pipeline.prepare.prepare import Prepared
-from onnx_ci.pipeline.reference.reference import Reference, lowered_reference, quantized_reference, runs_at_precision
+from onnx_ci.pipeline.reference.perturbation import perturbed_runs
+from onnx_ci.pipeline.reference.reference import Reference, lowered_reference, quantized_reference
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.pipeline.run.quantized_file import QuantizedFile
 from onnx_ci.results.records import Finding
@@ -37,37 +38,20 @@ def at_precision_of_file(prepared: Prepared, path: Path, scratch: Path) -> Prepa
     if prepared.recipe.nondeterministic:  # random outputs are compared by their distributions, in no unit
         return dataclasses.replace(prepared, probes=tuple(probe.with_eps(precision.eps) for probe in prepared.probes))
     prepared = prepared.one_kind_per_probe
-    make = _quantized(prepared, path, signature, precision, scratch) if precision.is_uniform else _lowered(prepared, precision)
-    probes = (
-        dataclasses.replace(each, refinements=(*each.refinements, functools.partial(make, each))) for each in prepared.probes
-    )
-    return dataclasses.replace(prepared, probes=tuple(probes))
+    file = functools.cache(lambda: QuantizedFile("the file", onnx.load(path), OnnxRuntime(), scratch))
 
-
-_Make = Callable[[Probe], Reference]
-
-
-def _lowered(prepared: Prepared, precision: Precision) -> _Make:
-
-    def lowered(probe: Probe) -> Reference:
-        runs = runs_at_precision(prepared.fresh, probe.inputs, probe.reference, precision)
-        return lowered_reference(probe.reference, runs, precision)
-
-    return lowered
-
-
-def _quantized(prepared: Prepared, path: Path, signature: Signature, precision: Precision, scratch: Path) -> _Make:
-
-    @functools.cache
-    def file() -> QuantizedFile:
-        return QuantizedFile("the file", onnx.load(path), OnnxRuntime(), scratch)
-
-    def quantized(probe: Probe) -> Reference:
+    def at_precision(probe: Probe) -> Reference:
+        like = probe.reference
+        runs = perturbed_runs(lambda: with_inputs(prepared.fresh(), probe.inputs), like.own, precision)
+        if not precision.is_uniform:
+            return lowered_reference(like, runs, precision)
         feeds = feeds_of(signature, prepared, probe)
-        runs = runs_at_precision(prepared.fresh, probe.inputs, probe.reference, precision)
-        still, jittered = tuple(file().run(feeds)), file().jittered_runs(feeds)
-        clipping = file().clips(feeds)
-        reference = quantized_reference(probe.reference, runs, still, jittered, precision)
+        still, jittered, clipping = tuple(file().run(feeds)), file().jittered_runs(feeds), file().clips(feeds)
+        reference = quantized_reference(like, runs, still, jittered, precision)
         return dataclasses.replace(reference, clipping=None if clipping is None else str(clipping))
 
-    return quantized
+    probes = (
+        dataclasses.replace(each, refinements=(*each.refinements, functools.partial(at_precision, each)))
+        for each in prepared.probes
+    )
+    return dataclasses.replace(prepared, probes=tuple(probes))

@@ -25,14 +25,9 @@ class ChannelNoise:
     noise: torch.Tensor
     """A float64 number for each index of ``axis``."""
 
-    @property
-    def count(self) -> int:
-        """The number of channels."""
-        return len(self.noise)
-
     def spread_over(self, tensor: torch.Tensor) -> torch.Tensor:
         """The noise of each element of ``tensor``, which has the same channels."""
-        shape = [self.count if axis == self.axis else 1 for axis in range(tensor.dim())]
+        shape = [len(self.noise) if axis == self.axis else 1 for axis in range(tensor.dim())]
         return self.noise.reshape(shape).expand(tensor.shape)
 
     def at_least(self, noise: torch.Tensor) -> Self:
@@ -49,7 +44,7 @@ class ChannelNoise:
             output: the same output on another input.
             noise: twice the noise of the whole of ``output``, for a channel that vanishes in one of them.
         """
-        if self.axis >= output.dim() or output.shape[self.axis] != self.count:
+        if self.axis >= output.dim() or output.shape[self.axis] != len(self.noise):
             return None
         sizes, new_sizes = largest_of_channels(measured, self.axis), largest_of_channels(output, self.axis)
         proportion = torch.maximum(self.noise / sizes * new_sizes, new_sizes * torch.finfo(output.dtype).eps)

@@ -103,7 +103,7 @@ class Reference:
     def noise_of_channels(self, position: int, like: ChannelNoise) -> torch.Tensor:
         """The noise of an output for channels like those of another reference; one number if it has no such channels."""
         channels = self.channels[position] if self.channels else None
-        if channels is not None and (channels.axis, channels.count) == (like.axis, like.count):
+        if channels is not None and (channels.axis, len(channels.noise)) == (like.axis, len(like.noise)):
             return channels.noise
         return torch.tensor(self.noise[position], dtype=torch.float64)
 
@@ -217,13 +217,6 @@ def lowered_reference(
         eps=max(like.eps, precision.eps),
         method=precision.name,
     )
-
-
-def runs_at_precision(
-    fresh: Callable[[], Call], inputs: Sequence[torch.Tensor], like: Reference, precision: Precision
-) -> list[Outputs]:
-    """The outputs of a model on ``inputs`` with its numbers perturbed by steps of a lower precision."""
-    return perturbed_runs(lambda: with_inputs(fresh(), inputs), like.own, precision)
 
 
 _QUANTIZED_SHARE = 1 / 16
