@@ -47,21 +47,6 @@ def run_in_float64(
         decisions: what the model decides in its own type. The run repeats these decisions; if that is impossible, there are no
             outputs.
     """
-    exact, coarser = _run_in_float64(copies, own, inputs, within, decisions)
-    # Numbers are missing if the model has read a weight without an operator.
-    pairs = [(a, b) for a, b in zip(exact or (), own, strict=False) if has_noise(b)]
-    if (exact is None or any(bool((a.isnan() & ~b.isnan()).any()) for a, b in pairs)) and copies.convert_at_once():
-        exact, coarser = _run_in_float64(copies, own, inputs, within, decisions)
-    return exact, coarser
-
-
-def _run_in_float64(
-    copies: Copies,
-    own: Outputs,
-    inputs: Sequence[torch.Tensor] | None,
-    within: Callable[[Call], AbstractContextManager[object]],
-    decisions: RecordedDecisions | None,
-) -> tuple[Outputs | None, float]:
     tensors = _tensors_of(copies.pristine)
     device_type = next((tensor.device.type for tensor in tensors), "cpu")
     mode, autocast = _KeepFloat64(coarsest_eps(copies.pristine)), _WatchAutocast(device_type)
@@ -70,12 +55,17 @@ def _run_in_float64(
         with copies.in_float64(inputs) as call:  # before the default type changes: it may rebuild the model
             torch.set_default_dtype(torch.float64)
             with force_eager(), autocast, mode, within(call), decisions.replayed() if decisions else contextlib.nullcontext():
-                exact = run(call)
+                outputs = run(call)
+            exact: Outputs | None = outputs if same_shapes(outputs, own) else None
     except Exception:  # the model, and converting it to another type, can raise anything
-        return None, max(mode.coarser, autocast.coarser)
+        exact = None
     finally:
         torch.set_default_dtype(default_dtype)
-    return (exact if same_shapes(exact, own) else None), max(mode.coarser, autocast.coarser)
+    # Numbers are missing if the model has read a weight without an operator.
+    pairs = [(a, b) for a, b in zip(exact or (), own, strict=False) if has_noise(b)]
+    if (exact is None or any(bool((a.isnan() & ~b.isnan()).any()) for a, b in pairs)) and copies.convert_at_once():
+        return run_in_float64(copies, own, inputs, within, decisions)
+    return exact, max(mode.coarser, autocast.coarser)
 
 
 def run_within(
