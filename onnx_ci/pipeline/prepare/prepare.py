@@ -191,7 +191,7 @@ def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
         effects = SideEffects()
         if not task.is_quick and not task.recipe.nondeterministic:
             with timed("side-effects", timings):
-                effects = find_side_effects(copies, first.outputs, first.example.inputs, training=task.recipe.training)
+                effects = find_side_effects(copies, first.example, training=task.recipe.training)
         if effects.can_share:  # all further runs share one copy
             copies.share()
         inputs = _inputs(copies, first, effects, task, timings, builder.exact_arithmetic)
@@ -311,8 +311,6 @@ class _FirstRun:
     input_names: tuple[str | None, ...]
     result: Any
     """What the model returned."""
-    outputs: Outputs
-    """The tensors in it."""
     axes: DeclaredAxes
     example: Probe
     cpu_outputs: Outputs | None
@@ -346,7 +344,6 @@ def _first_run(copies: Copies, task: CellTask, timings: dict[str, float]) -> _Fi
     return _FirstRun(
         input_names=_input_names(named, tensors),
         result=result,
-        outputs=outputs,
         axes=axes,
         example=example,
         cpu_outputs=cpu_outputs,

@@ -99,12 +99,12 @@ _NOT_DRAWN_BY_TORCH = (
 )
 
 
-def find_side_effects(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor], *, training: bool) -> SideEffects:
+def find_side_effects(copies: Copies, example: Probe, *, training: bool) -> SideEffects:
     """Run the model again: a fresh copy with another seed, and the copy that has already run, each with inputs of its own.
 
     A model that overwrites its inputs but returns the same for the same values has no state.
     """
-    after_others = _after_other_inputs(copies, inputs)
+    own, after_others = example.reference.own, _after_other_inputs(copies, example.inputs)
     depends_on_history = after_others is not None and differ(after_others, own)
     can_share = after_others is not None and not depends_on_history
     if not can_share and differ(run(copies.fresh(), seed=OTHER_SEED), own):
