@@ -13,7 +13,7 @@ from onnx_ci.results.rules import finding
 from onnx_ci.text import listed_shortly
 
 
-def attribute_faults(runs: Sequence[RuntimeRun], references: Sequence[RuntimeRun] = ()) -> list[Finding]:
+def attribute_faults(runs: Sequence[RuntimeRun], references: Sequence[RuntimeRun]) -> list[Finding]:
     """The findings about a file from the runs of several runtimes.
 
     A fault that occurs in every runtime is the file's, and is reported once. A fault that does not occur in another runtime

@@ -26,7 +26,7 @@ from onnx_ci.results.rules import finding
 from onnx_ci.text import count, listed
 
 
-def compare_signature(signature: Signature, prepared: Prepared, cell: Cell, *, domains: Collection[str] = ()) -> list[Finding]:
+def compare_signature(signature: Signature, prepared: Prepared, cell: Cell, *, domains: Collection[str]) -> list[Finding]:
     """Every difference between the file's signature and what the recipe declares and the model returns.
 
     Args:
@@ -217,11 +217,23 @@ def compare_execution(
                 declared = dim
             if declared is None or declared == size:
                 continue
-            if dim == declared and axis in axes_by_name.get(value.name, {}):
-                findings.append(_wrongly_declared(value, axis, axes_by_name[value.name][axis], size, probe))
+            where, label = f"axis {axis} of output {value.name!r}", axes_by_name.get(value.name, {}).get(axis)
+            if dim == declared and label is not None:
+                message = f"{where} is declared dynamic as {label!r}, and has size {size} on {probe.name!r}, but "
+                message += f"the graph declares {dim}"
+                findings.append(
+                    finding(
+                        "static-axis",
+                        message,
+                        remedy=_FIXED_BY_EXPORTER,
+                        probe=probe.name,
+                        output=value.name,
+                        details={"axis": axis, "size": dim},
+                    )
+                )
             else:
                 name = f"{dim!r}, which is {declared}" if isinstance(dim, str) else str(dim)
-                message = f"axis {axis} of output {value.name!r} is declared as {name}, but has size {size} on {probe.name!r}"
+                message = f"{where} is declared as {name}, but has size {size} on {probe.name!r}"
                 remedy = _NAMED if isinstance(dim, str) else _UNDECLARED
                 details = {"output": value.name, "axis": axis}
                 findings.append(finding("shape-mismatch", message, remedy=remedy, probe=probe.name, details=details))
@@ -238,19 +250,6 @@ _UNDECLARED = (
     "dynamic_axes names, and dynamo infers them: name the axis there and use TorchScript; or set its dim_param in a pass, "
     "then=[FUNCTION], and allow this rule for the exporter's own file."
 )
-
-
-def _wrongly_declared(value: Value, axis: int, label: str, size: int, probe: Probe) -> Finding:
-    declared = (value.dims or ())[axis]
-    return finding(
-        "static-axis",
-        f"axis {axis} of output {value.name!r} is declared dynamic as {label!r}, and has size {size} on {probe.name!r}, but "
-        f"the graph declares {declared}",
-        remedy=_FIXED_BY_EXPORTER,
-        probe=probe.name,
-        output=value.name,
-        details={"axis": axis, "size": declared},
-    )
 
 
 def merged_signature(signatures: Sequence[Signature], prepared: Prepared) -> Signature:

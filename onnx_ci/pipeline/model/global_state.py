@@ -48,8 +48,11 @@ def _set_environment(variables: dict[str, str]) -> None:
     os.environ.update(variables)
 
 
-def custom_symbolics() -> dict[str, Any]:
-    """The functions registered with ``torch.onnx.register_custom_op_symbolic``, by operator and opset: ``aten::relu 9``."""
+def _symbolics_of_project() -> dict[str, Any]:
+    """The functions registered with ``torch.onnx.register_custom_op_symbolic``, by operator and opset: ``aten::relu 9``.
+
+    Those of libraries are left out. A library registers its own when it is imported, which happens only once.
+    """
     # torch has functions to register and to unregister them, but none that lists them.
     registration = sys.modules.get("torch.onnx._internal.torchscript_exporter.registration")
     if registration is None:
@@ -59,14 +62,6 @@ def custom_symbolics() -> dict[str, Any]:
         f"{name} {opset}": function
         for name in sorted(registry)
         for opset, function in sorted(registry[name]._functions._overrides.items())
-    }
-
-
-def _symbolics_of_project() -> dict[str, Any]:
-    """Those that no library has registered. A library registers its own when it is imported, which happens only once."""
-    return {
-        key: function
-        for key, function in custom_symbolics().items()
         if not (isinstance(function, types.FunctionType) and is_library(function.__module__))
     }
 
