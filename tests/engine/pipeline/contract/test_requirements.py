@@ -16,10 +16,13 @@ both = pytest.mark.parametrize(("exporter", "opset"), [("torchscript", 17), ("dy
 NAMES = {"input_names": ["x"], "output_names": ["y"]}
 
 
-def cells(function, exporter, opset, args=None, **keywords):
-    recipe = recipe_of(function, *(args or (torch.randn(3, 4),)), **{**NAMES, **keywords})
+def cells_of(recipe, exporter, opset):
     options = {"opsets": opset, "exporters": exporter, "isolation": "none", "effort": "quick", "locate": False}
     return onnx_ci.run([recipe], **options).cells
+
+
+def cells(function, exporter, opset, **keywords):
+    return cells_of(recipe_of(function, torch.randn(3, 4), **NAMES, **keywords), exporter, opset)
 
 
 def broken(*args, **keywords):
@@ -173,12 +176,7 @@ def beside(source: Path, path: Path) -> None:
 
 def placed(exporter, opset, function=linear, **keywords):
     recipe = onnx_ci.recipe(name="net", **NAMES, **keywords)(function)
-    return [
-        set(rules(cell))
-        for cell in onnx_ci.run(
-            [recipe], opsets=opset, exporters=exporter, isolation="none", effort="quick", locate=False
-        ).cells
-    ]
+    return [set(rules(cell)) for cell in cells_of(recipe, exporter, opset)]
 
 
 @both

@@ -117,34 +117,30 @@ def reference_of(function, *args):
     return make_reference(copies, flatten_outputs(copies.first_run()))
 
 
-def test_the_decisions_of_a_model_that_decides_alike_are_not_kept():
-    assert reference_of(below, ARGS[0], torch.tensor([1.0, 0.5])).decisions is None
+def remains(x):
+    """What a cancellation leaves."""
+    return (x + 1e7) - 1e7 - x
 
 
-@pytest.mark.parametrize("where", [torch.where, lambda condition, a, b: condition * a + ~condition * b])
-def test_what_is_decided_by_the_remains_of_a_cancellation_stays_too_noisy(where):
-    def chance(x):
-        remains = (x + 1e7) - 1e7 - x
-        return where(remains > 0, x + 1, x - 1)
+def noisy(size):
+    return lambda x, lengths: below(x, lengths) + ((lengths + size) - size)[:, None]
 
-    reference = reference_of(chance, torch.rand(100, generator=torch.Generator().manual_seed(0)))
+
+RANDOM = (torch.rand(100, generator=torch.Generator().manual_seed(0)),)
+NOT_REPLAYED = {
+    "decides alike": (below, (ARGS[0], torch.tensor([1.0, 0.5])), False),
+    "remains of a cancellation": (lambda x: torch.where(remains(x) > 0, x + 1, x - 1), RANDOM, True),
+    "the same by a product": (lambda x: (remains(x) > 0) * (x + 1) + ~(remains(x) > 0) * (x - 1), RANDOM, True),
+    "noise beside a decision": (noisy(1e7), ARGS, True),
+    "a model in float64": (noisy(1e17), (ARGS[0].double(), ARGS[1].double()), True),
+}
+
+
+@pytest.mark.parametrize(("function", "args", "is_too_noisy"), NOT_REPLAYED.values(), ids=NOT_REPLAYED)
+def test_what_the_model_does_not_decide_otherwise_by_precise_numbers_is_not_replayed(function, args, is_too_noisy):
+    reference = reference_of(function, *args)
     assert reference.decisions is None
-    assert reference.is_too_noisy
-
-
-def test_noise_that_has_nothing_to_do_with_a_decision_stays():
-    def noisy(x, lengths):
-        return below(x, lengths) + ((lengths + 1e7) - 1e7)[:, None]
-
-    reference = reference_of(noisy, *ARGS)
-    assert reference.decisions is None
-    assert reference.is_too_noisy
-
-
-def test_a_model_in_float64_has_no_other_decisions():
-    args = (ARGS[0].double(), ARGS[1].double())
-    reference = reference_of(lambda x, lengths: below(x, lengths) + ((lengths + 1e17) - 1e17)[:, None], *args)
-    assert reference.decisions is None
+    assert reference.is_too_noisy == is_too_noisy
 
 
 def test_the_reference_as_float64_decides_is_kept_beside_it():
