@@ -10,8 +10,7 @@ from typing import NoReturn
 
 import click
 
-from onnx_ci.cli.common import options_of, settings_from, with_exit_code
-from onnx_ci.cli.grouped_help import GroupedCommand
+from onnx_ci.cli.common import GroupedCommand, options_of, settings_from, with_exit_code
 from onnx_ci.collection.discovery import all_recipe_files, relative_source
 from onnx_ci.config.settings import Settings, find_root, read_settings, tool_schema
 from onnx_ci.errors import ExitCode, OnnxCiError

@@ -12,8 +12,15 @@ import click
 
 from onnx_ci.cache.folder import Folder
 from onnx_ci.cache.verdicts import VerdictCache
-from onnx_ci.cli.common import find_recipes, options_of, settings_from, show_problems, with_exit_code, with_no_cache
-from onnx_ci.cli.grouped_help import GroupedCommand
+from onnx_ci.cli.common import (
+    GroupedCommand,
+    find_recipes,
+    options_of,
+    settings_from,
+    show_problems,
+    with_exit_code,
+    with_no_cache,
+)
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.recipes import Recipes

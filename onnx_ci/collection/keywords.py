@@ -436,10 +436,7 @@ def check_together(recipe: RecipeFields) -> None:
     """Check the keywords of a recipe against each other.
 
     Raises:
-        RecipeError: ``export`` and the exporter ``custom`` are not declared together; ``run_files`` is declared without
-            ``export``, or with another exporter, ``then``, ``feedback`` or ``nondeterministic``; ``static`` and dynamic axes
-            are; ``steps`` or ``step_inputs`` has no ``feedback``; ``feedback`` names an output or input that is not declared;
-            or ``expect`` names a pass that ``then`` does not have.
+        RecipeError: two of them contradict each other, or one lacks another.
     """
     is_named = CUSTOM in (recipe.exporters or ())
     if is_named and recipe.export is None:

@@ -46,24 +46,10 @@ def record_with_cli(cell: Cell, settings: Settings) -> str:
     return _command("onnx-ci", "baseline", "update", *flags, f"--select={cell.recipe}::*", _path(cell, settings.root))
 
 
-def why_with_cli(cell: Cell, settings: Settings) -> str:
-    """``onnx-ci why … RECIPE::LABEL PATH``, which shows where the failure of the cell begins."""
-    return _about_cell("why", cell, settings)
-
-
-def versions_with_cli(cell: Cell, settings: Settings) -> str:
-    """``onnx-ci versions … RECIPE::LABEL PATH``, which looks for versions of packages with which the cell passes."""
-    return _about_cell("versions", cell, settings)
-
-
-def fix_with_cli(cell: Cell, settings: Settings) -> str:
-    """``onnx-ci fix … RECIPE::LABEL PATH``, which tries remedies for the failure of the cell."""
-    return _about_cell("fix", cell, settings)
-
-
-def _about_cell(command: str, cell: Cell, settings: Settings) -> str:
+def command_about(name: str, cell: Cell, settings: Settings) -> str:
+    """``onnx-ci NAME … RECIPE::LABEL PATH``, a command about the failure of the cell: ``why``, ``versions`` or ``fix``."""
     flags = _flags_set(settings.shown(), OF_ONE_CELL)
-    return _command("onnx-ci", command, *flags, f"{cell.recipe}::{cell.label}", _path(cell, settings.root))
+    return _command("onnx-ci", name, *flags, f"{cell.recipe}::{cell.label}", _path(cell, settings.root))
 
 
 def repeat_from(report: RunReport, root: Path) -> Callable[[Cell], str]:

@@ -19,10 +19,16 @@ from onnx_ci.baseline.changes import in_bytes
 from onnx_ci.report.causes import Cause, CommonCause, baseline_changes, by_remedy, causes_of, common_causes, shared_failures
 from onnx_ci.report.comparison import Movement, RunComparison, changed_rows, describe_verdict
 from onnx_ci.report.environments import describe_failing_environments, gathered
-from onnx_ci.report.excerpt import excerpt
 from onnx_ci.report.grid import Grid, Row, grid
 from onnx_ci.report.templates import asset, fill, shade
-from onnx_ci.report.text import describe_finding, describe_first_cause, describe_reasons, format_counts, format_duration
+from onnx_ci.report.text import (
+    describe_finding,
+    describe_first_cause,
+    describe_reasons,
+    excerpt,
+    format_counts,
+    format_duration,
+)
 from onnx_ci.results.records import Cell, CellResult, Finding, Severity
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.text import count, listed

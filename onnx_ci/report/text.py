@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import linecache
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -18,9 +21,20 @@ from onnx_ci.report.causes import (
     shared_warnings,
 )
 from onnx_ci.report.environments import describe_failing_environments, differences
-from onnx_ci.report.excerpt import excerpt
 from onnx_ci.report.grid import NOT_RUN, WARNED, describe_unit, format_result, grid
-from onnx_ci.results.records import CellResult, Culprit, Exclusion, Finding, Frozen, FrozenKind, NodeStep, Severity, Status
+from onnx_ci.results.records import (
+    Cell,
+    CellResult,
+    Culprit,
+    Exclusion,
+    Finding,
+    Frozen,
+    FrozenKind,
+    NodeStep,
+    Severity,
+    SourceLine,
+    Status,
+)
 from onnx_ci.results.rules import RULES
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
@@ -225,9 +239,7 @@ def describe_result(
     result: CellResult,
     repeat: str,
     *,
-    why: str = "",
-    versions: str = "",
-    fix: str = "",
+    about: Callable[[str, Cell], str] | None = None,
     code_in: Path | None = None,
     has_notes: bool = True,
 ) -> str:
@@ -236,10 +248,9 @@ def describe_result(
     Args:
         result: the result.
         repeat: the command.
-        why: the command that shows the nodes around a fault. It is named only if these are known.
-        versions: the command that tries other versions of packages. It is named if nodes compute something else although no
-            number was frozen.
-        fix: the command that tries remedies. It is named if the file is wrong.
+        about: returns a command about the cell by its name: ``why``, which shows the nodes around a fault, if these are known;
+            ``versions``, which tries other versions of packages, if nodes compute something else although no number was frozen;
+            and ``fix``, which tries remedies, if the file is wrong.
         code_in: the directory of the project, to show the code around the line of each cause, too.
         has_notes: whether to show notes that belong to no error. Otherwise :func:`note_lines` shows them, for all cells.
     """
@@ -253,13 +264,14 @@ def describe_result(
     if result.artifact:
         lines.append(f"the file: {result.artifact}")
     lines += ["", f"repeat with: {repeat}"]
-    if why and any(each.steps for each in result.findings):
-        lines.append(f"node by node: {why}")
-    if versions and any(map(_is_wrong_operator, result.findings)):
-        lines.append(f"try other versions: {versions}")
-    phases = {RULES[each.rule].phase for each in result.findings if each.severity is Severity.ERROR} if fix else set()
-    if result.status is Status.FAILED and phases - {"baseline", "verdict"}:  # not only other than recorded or expected
-        lines.append(f"try remedies: {fix}")
+    if about is not None:
+        if any(each.steps for each in result.findings):
+            lines.append(f"node by node: {about('why', result.cell)}")
+        if any(map(_is_wrong_operator, result.findings)):
+            lines.append(f"try other versions: {about('versions', result.cell)}")
+        phases = {RULES[each.rule].phase for each in result.findings if each.severity is Severity.ERROR}
+        if result.status is Status.FAILED and phases - {"baseline", "verdict"}:  # not only other than recorded or expected
+            lines.append(f"try remedies: {about('fix', result.cell)}")
     return "\n".join(map(one_line, lines))
 
 
@@ -279,6 +291,39 @@ def finding_lines(findings: Iterable[Finding], *, code_in: Path | None = None) -
         lines += [f"    remedy: {remedy}"] if remedy else []
         lines += [f"    same cause: {_label(each)}: {describe_without_place(each)}" for each in cause.consequences]
     return lines
+
+
+_MOST_LINES = 8
+"""Of an excerpt."""
+
+
+def excerpt(source: SourceLine, directory: Path) -> list[str]:
+    """The code from the beginning of the function to the line, which is marked; empty if the file has another line there.
+
+    Args:
+        source: the line.
+        directory: what its file is relative to.
+    """
+    try:
+        lines = linecache.getlines(os.fspath(directory / source.file))
+    except ValueError:  # no file can have this name
+        return []
+    if not 0 < source.line <= len(lines) or lines[source.line - 1].strip() != source.text:
+        return []
+    first = max(_beginning("".join(lines), source.line), source.line - _MOST_LINES + 1)
+    shown = [line.rstrip() for line in lines[first - 1 : source.line]]
+    margin = min((len(line) - len(line.lstrip()) for line in shown if line.strip()), default=0)
+    return [f"{'>' if number == len(shown) else ' '}   {line[margin:]}".rstrip() for number, line in enumerate(shown, start=1)]
+
+
+def _beginning(code: str, line: int) -> int:
+    """The line at which the innermost function around ``line`` begins; else ``line``."""
+    try:
+        nodes = ast.walk(ast.parse(code))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return line
+    functions = (node for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    return max((node.lineno for node in functions if node.lineno <= line <= (node.end_lineno or 0)), default=line)
 
 
 def step_lines(steps: Sequence[NodeStep]) -> list[str]:

@@ -197,7 +197,7 @@ def _at(*nodes, frozen=None):
 )
 def test_an_explanation_names_other_versions_where_a_node_is_wrong_on_its_own(rule, culprit, is_named):
     result = CellResult(cell=cell(), status=Status.FAILED, findings=(replace(finding(rule, "it"), culprits=(culprit,)),))
-    text = describe_result(result, "the command", versions="onnx-ci versions net::opset9-cpu")
+    text = describe_result(result, "the command", about="onnx-ci {} net::opset9-cpu".format)
     assert ("try other versions: onnx-ci versions net::opset9-cpu" in text.splitlines()) == is_named
 
 
@@ -234,7 +234,7 @@ def test_a_condition_is_said_to_be_true_only_where_that_is_known(code, words):
 )
 def test_remedies_are_tried_for_a_file_that_is_wrong_and_not_for_one_that_differs_from_its_baseline(rules, is_named):
     result = CellResult(cell=cell(), status=Status.FAILED, findings=tuple(finding(rule, "it") for rule in rules))
-    text = describe_result(result, "the command", fix="onnx-ci fix net::opset9-cpu")
+    text = describe_result(result, "the command", about="onnx-ci {} net::opset9-cpu".format)
     assert ("try remedies: onnx-ci fix net::opset9-cpu" in text.splitlines()) == is_named
 
 
