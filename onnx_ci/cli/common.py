@@ -32,7 +32,6 @@ from onnx_ci.report.text import (
     COLOURS,
     conclusion_lines,
     describe_outcome,
-    describe_outcomes,
     describe_result,
     detail_lines,
     format_cells,
@@ -305,10 +304,8 @@ def show_in_short(results: Iterable[CellResult], *, before: str = "") -> None:
         cause = failure_key(result) if result.status.is_bad else None
         by_outcome.setdefault((result.status, cause), []).append(result)
     for (status, _), group in by_outcome.items():
-        if len(group) == 1:
-            click.echo(f"{before}{one_line(group[0].cell.id)} {style(describe_outcome(group[0]), status)}")
-        else:
-            click.echo(f"{before}{format_cells(group)}  {style(describe_outcomes(group), status)}")
+        cells = f"{one_line(group[0].cell.id)} " if len(group) == 1 else f"{format_cells(group)}  "
+        click.echo(f"{before}{cells}{style(describe_outcome(*group), status)}")
 
 
 def show_failures(results: Iterable[CellResult], commands: Commands, verbosity: str | None) -> None:

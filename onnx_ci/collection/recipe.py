@@ -354,15 +354,10 @@ def _check_parameters(function: Callable[..., Any], name: str, case: str | None)
         first = parameters.pop(0) if parameters else None
         if first is None or first.name == _WEIGHTS or first.kind in (first.KEYWORD_ONLY, first.VAR_KEYWORD):
             raise RecipeError(f"{name} must take the key of each as its first parameter: def {name}(case)")
-    unfilled = [parameter.name for parameter in parameters if _must_be_filled(parameter) and parameter.name != _WEIGHTS]
-    if unfilled:
+    any_number = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [each.name for each in parameters if each.default is each.empty and each.kind not in any_number]
+    if unfilled := [name for name in needed if name != _WEIGHTS]:
         raise RecipeError(
             f"{name} takes {listed(unfilled)}, but a recipe's function is called without arguments, except for weights; "
             f"pytest's fixtures and parameters do not apply to it; {FOR_EACH}"
         )
-
-
-def _must_be_filled(parameter: inspect.Parameter) -> bool:
-    """Whether a function cannot be called without a value for the parameter."""
-    takes_any_number = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    return parameter.default is parameter.empty and not takes_any_number

@@ -29,7 +29,7 @@ from onnx_ci.report.text import (
     format_counts,
     format_duration,
 )
-from onnx_ci.results.records import Cell, CellResult, Finding, Severity
+from onnx_ci.results.records import Cell, CellResult, Severity
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.text import count, listed
 
@@ -302,7 +302,12 @@ def _details(
         "details.html.jinja",
         result=result,
         causes=[
-            (cause, remedy, *_code(cause, code_in), _with_steps(cause))
+            (
+                cause,
+                remedy,
+                *_code(cause, code_in),
+                next((each for each in (cause.finding, *cause.consequences) if each.steps), None),
+            )
             for cause, remedy in by_remedy(causes_of(result.findings))
         ],
         alike=alike,
@@ -323,8 +328,3 @@ def _code(cause: Cause, directory: Path | None) -> tuple[str, str]:
             if path.is_relative_to(directory.resolve()) and path.is_file():  # a report can name any file
                 around = excerpt(line, directory)
     return str(line), "\n".join(around) or (f">   {line.text}" if line.text else "")
-
-
-def _with_steps(cause: Cause) -> Finding | None:
-    """The finding of a cause around whose fault the nodes were run; ``None`` if there is none."""
-    return next((each for each in (cause.finding, *cause.consequences) if each.steps), None)

@@ -186,32 +186,28 @@ def format_duration(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
-def describe_outcome(result: CellResult) -> str:
-    """``passed (drift 3.7; 1 note; cached)``, ``failed (baked-value at net.py:26)``."""
-    drift = f"drift {format_result(result).removesuffix(WARNED)}" if result.status is Status.PASSED and result.outputs else ""
-    broken = describe_first_cause(result) if result.status.is_bad else ""
-    return _with_details(result.status, [broken, drift, *_remarked([result])])
-
-
 def format_cells(results: Sequence[CellResult]) -> str:
     """``onnx_recipes.py::net  opsets 9-17 on cpu``: the cells of one recipe."""
     cell = results[0].cell
     return one_line(f"{cell.source}::{cell.recipe}  {describe_cells((result.cell for result in results), before='')}")
 
 
-def describe_outcomes(results: Sequence[CellResult]) -> str:
-    """``passed (drift at most 3.7; 1 note; 4 cached)``: the outcome of cells of one recipe that have the same status."""
-    status = results[0].status
-    drifts = [result.worst.drift for result in results if result.worst is not None and status is Status.PASSED]
-    largest = max(drifts, default=None)
-    drift = "" if largest is None else f"drift at most {largest:.2g}" if largest >= 0.1 or not largest else "drift below 0.1"
-    broken = describe_first_cause(results[0]) if status.is_bad else ""
-    return _with_details(status, [broken, drift, *_remarked(results)])
+def describe_outcome(*results: CellResult) -> str:
+    """``passed (drift 3.7; 1 note; cached)``, ``failed (baked-value at net.py:26)``.
 
-
-def _with_details(status: Status, details: Iterable[str]) -> str:
-    more = "; ".join(filter(None, details))
-    return one_line(f"{status.value} ({more})" if more else status.value)
+    Of several cells of one recipe that have the same status, ``passed (drift at most 3.7; 1 note; 4 cached)``.
+    """
+    first, *others = results
+    drifts = [result.worst.drift for result in results if result.worst is not None and result.status is Status.PASSED]
+    drift = ""
+    if drifts and not others:
+        drift = f"drift {format_result(first).removesuffix(WARNED)}"
+    elif drifts:
+        largest = max(drifts)
+        drift = f"drift at most {largest:.2g}" if largest >= 0.1 or not largest else "drift below 0.1"
+    broken = describe_first_cause(first) if first.status.is_bad else ""
+    details = "; ".join(filter(None, [broken, drift, *_remarked(results)]))
+    return one_line(f"{first.status.value} ({details})" if details else first.status.value)
 
 
 def _remarked(results: Sequence[CellResult]) -> list[str]:

@@ -19,7 +19,6 @@ from onnx_ci.report.text import (
     conclusion_lines,
     describe_exclusions,
     describe_outcome,
-    describe_outcomes,
     describe_result,
     detail_lines,
     finding_lines,
@@ -121,12 +120,12 @@ def noted(*findings, **changes):
 def test_cells_of_a_recipe_that_have_one_status_are_told_in_one_line():
     several = [passed(0.3), noted(opset=10), replace(passed(2.26, opset=17), cached=True), passed(opset=12, device="cuda")]
     assert format_cells(several) == "a/b.py::net  opsets 9-10,17 on cpu, opset 12 on cuda"
-    assert describe_outcomes(several) == "passed (drift at most 2.3; 1 note; 1 cached)"
-    assert describe_outcomes([passed(0.0), passed(0.0)]) == "passed (drift at most 0)"
-    assert describe_outcomes([passed(0.0), passed(0.03)]) == "passed (drift below 0.1)"
-    assert describe_outcomes([warned(), warned(opset=10)]) == "passed (drift at most 1.5; 1 warning)"
-    assert describe_outcomes([skipped(), skipped(opset=10)]) == "skipped"
-    assert describe_outcomes([failed(), failed(opset=10)]) == "failed (numeric-drift)"
+    assert describe_outcome(*several) == "passed (drift at most 2.3; 1 note; 1 cached)"
+    assert describe_outcome(passed(0.0), passed(0.0)) == "passed (drift at most 0)"
+    assert describe_outcome(passed(0.0), passed(0.03)) == "passed (drift below 0.1)"
+    assert describe_outcome(warned(), warned(opset=10)) == "passed (drift at most 1.5; 1 warning)"
+    assert describe_outcome(skipped(), skipped(opset=10)) == "skipped"
+    assert describe_outcome(failed(), failed(opset=10)) == "failed (numeric-drift)"
     assert describe_outcome(noted()) == "passed (drift 1.5; 1 note)"
 
 
