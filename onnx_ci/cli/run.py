@@ -114,7 +114,8 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
 
 def _commands(settings: Settings) -> Commands:
     return Commands(
-        repeat=functools.partial(repeat_with_cli, settings=settings), about=functools.partial(command_about, settings=settings)
+        repeat=functools.partial(repeat_with_cli, settings=settings.shown(), root=settings.root),
+        about=functools.partial(command_about, settings=settings),
     )
 
 

@@ -555,7 +555,7 @@ class CellItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The findings with numbers, remedies and the command that repeats the cell, instead of a traceback."""
         if isinstance(excinfo.value, CellFailedError) and self.result is not None:
-            command = repeat_with_pytest(self.cell, self.run.settings)
+            command = repeat_with_pytest(self.cell, self.run.settings.shown(), self.run.settings.root)
             about = functools.partial(command_about, settings=self.run.settings)
             text = describe_result(self.result, command, about=about, code_in=Path.cwd(), has_notes=False)
             return without_commands(text)

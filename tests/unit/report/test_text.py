@@ -252,11 +252,11 @@ def test_a_command_repeats_the_cell_from_where_the_user_stands(project, monkeypa
     (project.root / "sub").mkdir()
     monkeypatch.chdir(project.root / "sub")
     special = cell(device="cuda:1", exporter="dynamo")
-    assert repeat_with_pytest(special, settings) == (
+    assert repeat_with_pytest(special, settings.shown(), settings.root) == (
         "pytest --onnx-export --onnx-opsets=9 --onnx-devices=cuda:1 --onnx-exporters=dynamo "
         "'--onnx-weights=net=a b.pt' --onnx-max-drift=3 --no-onnx-cache ../a/b.py::net::opset9-cuda:1-dynamo"
     )
-    assert repeat_with_cli(cell(), settings) == (
+    assert repeat_with_cli(cell(), settings.shown(), settings.root) == (
         "onnx-ci run --opsets=9 '--weights=net=a b.pt' --max-drift=3 --no-cache --select=net::opset9-cpu ../a/b.py"
     )
 
@@ -264,7 +264,9 @@ def test_a_command_repeats_the_cell_from_where_the_user_stands(project, monkeypa
 def test_a_command_names_the_device_that_a_file_sets_otherwise(project):
     project.write("pyproject.toml", '[tool.onnx-ci]\ndevices = ["cuda"]\n')
     settings = load_settings(project.root, environment={})
-    assert repeat_with_cli(cell(), settings).startswith("onnx-ci run --opsets=9 --devices=cpu --no-cache ")
+    assert repeat_with_cli(cell(), settings.shown(), settings.root).startswith(
+        "onnx-ci run --opsets=9 --devices=cpu --no-cache "
+    )
 
 
 @pytest.mark.parametrize(
@@ -283,7 +285,7 @@ def test_a_report_read_back_gives_the_command_that_the_run_gave(project, flags, 
     write_json(RunReport(environment={}, settings=settings.shown(), cells=results), project.root / "r.json")
     repeat = repeat_from(read_json(project.root / "r.json"), project.root)
     then = repeat_with_pytest if given_by is SettingSource.PYTEST else repeat_with_cli
-    assert [repeat(each.cell) for each in results] == [then(each.cell, settings) for each in results]
+    assert [repeat(each.cell) for each in results] == [then(each.cell, settings.shown(), settings.root) for each in results]
 
 
 HOSTILE = "<script>|`*_[x](y)\n::error::no\n| a |\n```\n@everyone #1 \udcff\x1b[31m"
