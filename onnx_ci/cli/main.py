@@ -48,7 +48,7 @@ class _Commands(click.Group):
         rows: dict[str, list[tuple[str, str]]] = {}
         for name in COMMANDS:
             try:
-                text = COMMANDS.load(name).get_short_help_str(formatter.width - 20)
+                text = COMMANDS.load(name).get_short_help_str(formatter.width - 6 - max(map(len, COMMANDS)))
             except EnvironmentLacksError as error:  # the package must not cost the help of the others
                 text = one_line(str(error))
             heading = "Commands" if name in COMMANDS.ours else f"From {COMMANDS.distribution(name)}"

@@ -55,7 +55,7 @@ def verify(
     paths: tuple[Path, ...],
     **flags: str | None,
 ) -> NoReturn:
-    r"""Judge existing ONNX files, as an export of a recipe or without one.
+    r"""Judge existing ONNX files, with or without a recipe.
 
     With --recipe, FILE is judged as an export of that recipe, which is searched for in PATHS, or in the project's recipe files.
     The file must contain the recipe's own weights. It may be optimized or converted: a difference that the rounding of float16,

@@ -49,7 +49,7 @@ def why(
     paths: tuple[Path, ...],
     **flags: str | None,
 ) -> NoReturn:
-    r"""Show where the failure of a cell or a file begins, or what a rule means.
+    r"""Show where a failure begins, or what a rule means.
 
     Each cause is shown with its line of code, and with the nodes around the fault: what each node computes in the file, what
     the model computes there, and the difference in units of the rounding of that operator. The difference is small before the

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from onnx_ci.engine.chain import with_chain, with_passes
 from onnx_ci.engine.events import Emit, SearchEnded, SearchStarted, to_nobody
 from onnx_ci.engine.evidence import Evidence, Trial
+from onnx_ci.engine.pass_at_fault import with_chain, with_pass_at_fault
 from onnx_ci.engine.shared import Shared
 from onnx_ci.engine.weights import disagreements, first_weights, recipes_to_export, wrong_numbers
 from onnx_ci.errors import EnvironmentLacksError, describe_exception, disk_error, first_line, open_files_error
@@ -241,7 +241,7 @@ class _Cell:
         with skeleton(files[-1].path) as readable:
             judgement = self._judged(JudgedFile(path=readable, complete=files[-1].path), trial.prepared, trial)
         runtimes = self.context.runtimes_of(self.task)
-        trial.add(with_passes(judgement, files[:-1], self.task, trial.prepared, self.context.shared, runtimes))
+        trial.add(with_pass_at_fault(judgement, files[:-1], self.task, trial.prepared, self.context.shared, runtimes))
         return files[-1]
 
     def _judged(self, file: JudgedFile, prepared: Prepared, trial: Trial) -> Judgement:
@@ -259,7 +259,7 @@ class _Cell:
                     judgement.signature,
                     judgement.prepared,
                     exporter=task.cell.exporter,
-                    max_drift=task.max_drift,
+                    max_drift=task.drift_limit,
                     seconds=self._seconds_to_locate(),
                     warned=warned,
                 )

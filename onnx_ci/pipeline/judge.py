@@ -79,7 +79,7 @@ def judge(
 
     Args:
         runtimes: the runtimes that run it, wherever they can.
-        timings: the seconds of each pass are added to it.
+        timings: the seconds of each stage are added to it.
     """
     with timed("contract", timings):
         judgement = (_judge_contracts if file.complete.is_dir() else _judge_contract)(file, task, shipped)

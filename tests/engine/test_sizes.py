@@ -206,7 +206,7 @@ class CropsIfNeeded(UNet):
 
 def test_a_file_that_fails_at_odd_sizes_names_the_option_with_which_it_passes():
     axes = image_axes("height", "width")
-    keywords = {"exporters": "torchscript", "allow": "export-warning"}
+    keywords = {"exporters": "torchscript", "rules": "export-warning=note"}
     failed = run_one(unet_recipe(CropsIfNeeded, **axes), **keywords)
     assert set(rules(failed)) == {"baked-shape", "shape-mismatch"}
     assert all("declare them in dynamic_sizes" in each.remedy for each in failed.findings if each.rule == "baked-shape")

@@ -77,7 +77,7 @@ def run_file(
     Errors of the runtime become findings, except for out-of-memory errors of a GPU, which are raised.
 
     Args:
-        timings: the seconds of each pass are added to it.
+        timings: the seconds of each stage are added to it.
     """
     file_run = _FileRun(
         runtime=runtime, signature=signature, prepared=prepared, device=device, max_drift=max_drift, timings=timings

@@ -44,7 +44,7 @@ class _NoGraphError(OnnxCiError):
 @with_colour
 @with_exit_code
 def show_graph(graph: str, other: str | None, everything: bool, **flags: str | None) -> NoReturn:
-    r"""Show the graph of a file or a cell, or the difference between two.
+    r"""Show the graph of a file or a cell, or how two differ.
 
     Weights are left out. A CELL is an id as shown by `onnx-ci list`, such as recipes/models/lstm.py::lstm::opset13-cpu, with or
     without the recipe file. It is exported first, at any opset. Differences are shown as a diff, in which corresponding values

@@ -38,7 +38,7 @@ from onnx_ci.tools.versions.search import Repair, newer_repair, older_repair
 @with_colour
 @with_exit_code
 def versions(target: str, with_torch: bool, pre: bool, paths: tuple[Path, ...], **flags: str | None) -> NoReturn:
-    r"""Look for a version of a package with which a failing cell passes.
+    r"""Find a version of a package with which a failing cell passes.
 
     The packages of the exporter and of the runtime are tried, one at a time, newer versions first. A CELL is an id as shown by
     `onnx-ci list`, with or without the recipe file. The exit code is that of the cell.

@@ -26,7 +26,7 @@ def test_every_rule_has_a_page_that_begins_with_its_meaning():
     assert {path.stem for path in PAGES.glob("*.md")} == set(RULES)
     for rule in RULES.values():
         text = " ".join((PAGES / f"{rule.id}.md").read_text(encoding="utf-8").split())
-        assert text.startswith(f"# `{rule.id}` {rule.meaning} Pass: {rule.phase}. Severity: {rule.severity}.")
+        assert text.startswith(f"# `{rule.id}` {rule.meaning} Stage: {rule.phase}. Severity: {rule.severity}.")
 
 
 @pytest.mark.parametrize("rule", sorted(RULES))
@@ -38,16 +38,16 @@ def test_the_example_of_a_page_breaks_its_rule(rule, project):
 
 
 def test_the_command_lists_and_explains_every_rule(project):
-    listed, graph_pass = {}, None
+    listed, stage = {}, None
     for line in project.command("onnx_ci", "why").stdout.splitlines():
         if line.startswith("  "):
             id, severity, meaning = line.split(maxsplit=2)
-            listed[id] = graph_pass, severity, meaning
+            listed[id] = stage, severity, meaning
         else:
-            graph_pass = line.removesuffix(":")
+            stage = line.removesuffix(":")
     assert listed == {rule.id: (rule.phase, rule.severity, rule.meaning) for rule in RULES.values()}
-    assert list(dict.fromkeys(graph_pass for graph_pass, _, _ in listed.values())) == list(PHASES)
+    assert list(dict.fromkeys(stage for stage, _, _ in listed.values())) == list(PHASES)
     shown = project.command("onnx_ci", "why", "baked-value")
     assert shown.stdout == (PAGES / "baked-value.md").read_text(encoding="utf-8")
-    wrong = project.command("onnx_ci", "rules", "baked-values")
+    wrong = project.command("onnx_ci", "why", "baked-values")
     assert (wrong.returncode, "no rule 'baked-values'; did you mean 'baked-value'?" in wrong.stderr) == (2, True)

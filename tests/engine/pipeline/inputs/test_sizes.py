@@ -394,7 +394,7 @@ def test_random_values_at_the_examples_sizes_are_left_out_if_others_have_them():
     def names(x):
         axes = {name: {0: "batch"} for name in ("x", "y")}
         made = make(doubled, x, input_names=["x"], output_names=["y"], dynamic_axes=axes)
-        return [probe.name for probe in made.probes], [probe.name for probe in made.separated.probes]
+        return [probe.name for probe in made.probes], [probe.name for probe in made.one_kind_per_probe.probes]
 
     few, separate = names(X)
     assert ("fresh" in few, "fresh" in separate) == (False, True)

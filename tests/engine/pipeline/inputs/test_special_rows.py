@@ -34,8 +34,8 @@ def test_special_values_are_rows_of_the_probes_of_other_batches():
     made = prepared(row_wise)
     first, second = "floats zero, floats negated and floats large", "floats small, floats mixed and floats extreme"
     assert names(made) == ["example", f"batch=3 with {first}", f"batch=5 with {second}", "batch=1"]
-    assert names(made.separated) == ["example", "fresh", "batch=3", "batch=5", "batch=1", *ALL]
-    assert made.separated.separated is made.separated
+    assert names(made.one_kind_per_probe) == ["example", "fresh", "batch=3", "batch=5", "batch=1", *ALL]
+    assert made.one_kind_per_probe.one_kind_per_probe is made.one_kind_per_probe
     zero, negated, large = made.probes[1].inputs[0]
     small, _, _, *ordinary = made.probes[2].inputs[0]
     assert (torch.equal(negated, -X[0]), torch.equal(large, 10 * X[0]), not zero.any(), len(ordinary)) == (True, True, True, 2)
@@ -131,7 +131,7 @@ def of_the_whole_batch(x):
 def test_special_values_are_probes_of_their_own(function, keywords):
     made = prepared(function, **keywords)
     assert not [name for name in names(made) if " with " in name]
-    assert made.separated is made
+    assert made.one_kind_per_probe is made
 
 
 def test_few_elements_show_too_little_in_one_row():

