@@ -12,6 +12,7 @@ from onnx_ci.baseline.changes import differences
 from onnx_ci.baseline.file import Baseline, Place, as_text
 from onnx_ci.baseline.folder import BaselineFolder, baselines_at
 from onnx_ci.cli.common import (
+    GroupedCommand,
     find_recipes,
     options_of,
     settings_from,
@@ -21,7 +22,6 @@ from onnx_ci.cli.common import (
     with_no_cache,
     with_verbosity,
 )
-from onnx_ci.cli.grouped_help import GroupedCommand
 from onnx_ci.cli.run import gate
 from onnx_ci.config.options import OPTIONS, Role, options_with
 from onnx_ci.config.settings import Settings

@@ -15,7 +15,6 @@ from typing import Any
 import click
 
 from onnx_ci.cache.verdicts import VerdictCache
-from onnx_ci.cli.grouped_help import GroupedOption
 from onnx_ci.cli.output import lasting_output
 from onnx_ci.config.options import FLAGS, Group, joined
 from onnx_ci.config.settings import Settings, find_root, load_settings
@@ -33,7 +32,6 @@ from onnx_ci.report.text import (
     COLOURS,
     conclusion_lines,
     describe_outcome,
-    describe_outcomes,
     describe_result,
     detail_lines,
     format_cells,
@@ -45,6 +43,37 @@ from onnx_ci.text import listed_shortly, one_line
 
 Command = Callable[..., Any]
 QUIET, VERBOSE = "quiet", "verbose"
+
+
+class GroupedOption(click.Option):
+    """An option that help shows under the heading of a group.
+
+    Args:
+        group: the group.
+    """
+
+    def __init__(self, *arguments: Any, group: Group, **values: Any) -> None:
+        super().__init__(*arguments, **values)
+        self.group = group
+
+
+class GroupedCommand(click.Command):
+    """A command whose help shows its own options first, then those of each group, and ``--help`` last."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options."""
+        first, last = "Options", "Other"
+        rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (first, *(group.value for group in Group), last)}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+            if record is not None:
+                group = parameter.group.value if isinstance(parameter, GroupedOption) else None
+                heading = group or (last if "--help" in parameter.opts else first)
+                rows[heading].append(record)
+        for heading, records in rows.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
 
 
 def options_of(*names: str, paths: bool = True, takes_all: bool = False) -> Callable[[Command], Command]:
@@ -61,16 +90,12 @@ def options_of(*names: str, paths: bool = True, takes_all: bool = False) -> Call
             is_shown = not names or option.name in names
             if is_shown or takes_all:
                 keywords: dict[str, Any] = {"flag_value": "true"} if option.is_switch else {"metavar": option.metavar}
-                keywords |= {"multiple": True, "callback": _joined} if option.is_list else {}
+                keywords |= {"multiple": True, "callback": lambda _, __, values: joined(values)} if option.is_list else {}
                 keywords |= {"help": option.help, "hidden": not is_shown, "group": option.group}
                 command = click.option(f"--{option.name}", cls=GroupedOption, **keywords)(command)
         return click.argument("paths", nargs=-1, type=click.Path(path_type=Path))(command) if paths else command
 
     return decorate
-
-
-def _joined(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> str | None:
-    return joined(values)
 
 
 def with_colour(command: Command) -> Command:
@@ -255,12 +280,8 @@ class Commands:
     """The commands that a failure is shown with."""
 
     repeat: Callable[[Cell], str]
-    why: Callable[[Cell], str] = lambda _: ""
-    """The command that shows the nodes around the fault; empty if there is none."""
-    versions: Callable[[Cell], str] = lambda _: ""
-    """The command that tries other versions of packages; empty if there is none."""
-    fix: Callable[[Cell], str] = lambda _: ""
-    """The command that tries remedies; empty if there is none."""
+    about: Callable[[str, Cell], str] | None = None
+    """As for :func:`describe_result`."""
 
 
 def show(result: CellResult, commands: Commands, verbosity: str | None, *, before: str = "") -> None:
@@ -283,10 +304,8 @@ def show_in_short(results: Iterable[CellResult], *, before: str = "") -> None:
         cause = failure_key(result) if result.status.is_bad else None
         by_outcome.setdefault((result.status, cause), []).append(result)
     for (status, _), group in by_outcome.items():
-        if len(group) == 1:
-            click.echo(f"{before}{one_line(group[0].cell.id)} {style(describe_outcome(group[0]), status)}")
-        else:
-            click.echo(f"{before}{format_cells(group)}  {style(describe_outcomes(group), status)}")
+        cells = f"{one_line(group[0].cell.id)} " if len(group) == 1 else f"{format_cells(group)}  "
+        click.echo(f"{before}{cells}{style(describe_outcome(*group), status)}")
 
 
 def show_failures(results: Iterable[CellResult], commands: Commands, verbosity: str | None) -> None:
@@ -300,9 +319,7 @@ def show_failures(results: Iterable[CellResult], commands: Commands, verbosity: 
 
 
 def _explained(result: CellResult, commands: Commands, *, has_notes: bool) -> str:
-    cell = result.cell
-    why, versions, fix = commands.why(cell), commands.versions(cell), commands.fix(cell)
-    return describe_result(result, commands.repeat(cell), why=why, versions=versions, fix=fix, has_notes=has_notes)
+    return describe_result(result, commands.repeat(result.cell), about=commands.about, has_notes=has_notes)
 
 
 def show_problems(problems: Iterable[Problem]) -> None:

@@ -1,18 +1,17 @@
-"""``onnx-ci config``: the settings and their schema, and a check of settings and recipe files."""
+"""``onnx-ci config``: the settings and their schema, and a check of the settings and of the syntax of recipe files."""
 
 from __future__ import annotations
 
 import json
 import sys
+import warnings
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
-from onnx_ci.cli.common import options_of, settings_from, with_exit_code
-from onnx_ci.cli.grouped_help import GroupedCommand
+from onnx_ci.cli.common import GroupedCommand, options_of, settings_from, with_exit_code
 from onnx_ci.collection.discovery import all_recipe_files, relative_source
-from onnx_ci.collection.static_check import lint
 from onnx_ci.config.settings import Settings, find_root, read_settings, tool_schema
 from onnx_ci.errors import ExitCode, OnnxCiError
 from onnx_ci.results.json_data import to_json
@@ -24,22 +23,21 @@ from onnx_ci.text import count
 @click.command(cls=GroupedCommand)
 @click.option("--json", "as_json", is_flag=True, help="Print the settings as JSON.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of [tool.onnx-ci] instead.")
-@click.option(
-    "--check", is_flag=True, help="Check the settings and the recipe files, or those in PATHS, without importing them."
-)
+@click.option("--check", is_flag=True, help="Check the settings, and the syntax of the recipe files or of those in PATHS.")
 @options_of()
 @with_exit_code
 def config(paths: tuple[Path, ...], as_json: bool, schema: bool, check: bool, **flags: str | None) -> NoReturn:
     r"""Show every setting, its value and where it comes from.
 
-    With --check, show what is wrong with the settings and the recipe files instead, each problem with its line. The files are
-    not imported, so torch is not needed, and only literal arguments of `@onnx_ci.recipe` are checked.
+    With --check, show what is wrong with the settings and which recipe files are not valid Python instead, each problem with
+    its line. The files are not imported, so torch is not needed. `onnx-ci list` imports them and shows what is wrong with their
+    recipes.
 
     \b
     Examples:
       onnx-ci config                          the settings of this project
       onnx-ci config --opsets=13 --json       the settings with a flag, as JSON
-      onnx-ci config --check                  check the settings and recipe files
+      onnx-ci config --check                  check the settings and the syntax of recipe files
       onnx-ci config --check exports/nets.py
       onnx-ci config --schema > onnx-ci.json  the JSON Schema, for editors
     """
@@ -81,14 +79,26 @@ def _check(paths: tuple[Path, ...], flags: dict[str, str | None]) -> ExitCode:
         files += all_recipe_files(settings, paths)
     except OnnxCiError as error:
         problems.append(Problem(source="settings", message=str(error)))
-    declared, problems_of_files = lint(files, Path.cwd())
-    problems += problems_of_files
+    problems += filter(None, map(_syntax_problem, files))
     for problem in problems:
         click.echo(f"{problem.source}{'' if problem.line is None else f':{problem.line}'}: {problem.message}")
     if not problems and not files:
         patterns = ", ".join(settings.recipe_files)
         click.echo(f"onnx-ci: no recipe file was found; recipe files are {patterns}; onnx-ci init writes one", err=True)
     elif not problems:
-        recipes = sum(max(len(declaration.names), 1) for declaration in declared)
-        click.echo(f"settings and {count(len(files), 'recipe file')} are well-formed, with {count(recipes, 'recipe')}")
+        click.echo(f"settings and {count(len(files), 'recipe file')} are well-formed; onnx-ci list checks the recipes")
     return exit_code_of_plan(files, problems=problems)
+
+
+def _syntax_problem(path: Path) -> Problem | None:
+    """Why a file is not valid Python, if it is not."""
+    source = relative_source(path, Path.cwd())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python's warnings are left to other tools
+            compile(path.read_bytes(), source, "exec")
+    except SyntaxError as error:
+        return Problem(source=source, message=f"{type(error).__name__}: {error.msg}", line=error.lineno or 1)
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
+        return Problem(source=source, message=f"cannot be read: {error or type(error).__name__}", line=1)
+    return None

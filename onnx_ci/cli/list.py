@@ -12,8 +12,15 @@ import click
 
 from onnx_ci.cache.folder import Folder
 from onnx_ci.cache.verdicts import VerdictCache
-from onnx_ci.cli.common import find_recipes, options_of, settings_from, show_problems, with_exit_code, with_no_cache
-from onnx_ci.cli.grouped_help import GroupedCommand
+from onnx_ci.cli.common import (
+    GroupedCommand,
+    find_recipes,
+    options_of,
+    settings_from,
+    show_problems,
+    with_exit_code,
+    with_no_cache,
+)
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.recipes import Recipes
@@ -80,28 +87,25 @@ def _inputs(recipes: Recipes, cells: Collection[Cell]) -> dict[tuple[str, str], 
         if spec.cell in cells:
             plans.setdefault((spec.cell.source, spec.cell.recipe), spec)
     inputs = {}
-    works = {key: (key[1], functools.partial(_send_described, spec, settings)) for key, spec in plans.items()}
+    works = {key: (key[1], functools.partial(_send_inputs, spec, settings)) for key, spec in plans.items()}
     for key, event in recipes.run_all(works, Limits.of(settings)):
         inputs[key] = [f"unknown: building the model {event.message}"] if isinstance(event, Death) else event[LAST]
     return inputs
 
 
-def _send_described(spec: CellSpec, settings: Settings, recipe: Recipe, send: Send) -> None:
-    send({LAST: _described(spec, settings, recipe)})
-
-
-def _described(spec: CellSpec, settings: Settings, recipe: Recipe) -> list[str]:
+def _send_inputs(spec: CellSpec, settings: Settings, recipe: Recipe, send: Send) -> None:
     from onnx_ci.pipeline.model.live_model import PrepareError, SkippedByRecipeError
     from onnx_ci.pipeline.prepare.prepare import describe_inputs
     from onnx_ci.processes.capture import captured
 
     try:
         with captured():
-            return [each.in_words for each in describe_inputs(with_recipe(spec, recipe, settings))]
+            lines = [each.in_words for each in describe_inputs(with_recipe(spec, recipe, settings))]
     except PrepareError as error:
-        return [f"unknown: {error.finding.message}"]
+        lines = [f"unknown: {error.finding.message}"]
     except SkippedByRecipeError as error:
-        return [f"unknown: the recipe skips itself: {error}"]
+        lines = [f"unknown: the recipe skips itself: {error}"]
+    send({LAST: lines})
 
 
 def _left_out(recipes: Recipes, choice: CellChoice, settings: Settings, durations: Durations) -> Iterator[str]:

@@ -16,6 +16,8 @@ from onnx_ci.cli.common import (
     QUIET,
     VERBOSE,
     Commands,
+    GroupedCommand,
+    GroupedOption,
     find_recipes,
     options_of,
     settings_from,
@@ -28,10 +30,9 @@ from onnx_ci.cli.common import (
     with_no_cache,
     with_verbosity,
 )
-from onnx_ci.cli.grouped_help import GroupedCommand, GroupedOption
 from onnx_ci.cli.progress import Progress
 from onnx_ci.config.options import Group
-from onnx_ci.config.reproduce import fix_with_cli, repeat_with_cli, versions_with_cli, why_with_cli
+from onnx_ci.config.reproduce import command_about, repeat_with_cli
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.events import CellJudged, Waiting
 from onnx_ci.engine.session import Session
@@ -113,10 +114,8 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
 
 def _commands(settings: Settings) -> Commands:
     return Commands(
-        repeat=functools.partial(repeat_with_cli, settings=settings),
-        why=functools.partial(why_with_cli, settings=settings),
-        versions=functools.partial(versions_with_cli, settings=settings),
-        fix=functools.partial(fix_with_cli, settings=settings),
+        repeat=functools.partial(repeat_with_cli, settings=settings.shown(), root=settings.root),
+        about=functools.partial(command_about, settings=settings),
     )
 
 

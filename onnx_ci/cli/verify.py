@@ -9,9 +9,17 @@ from typing import NoReturn
 
 import click
 
-from onnx_ci.cli.common import find_recipes, options_of, recipe_named, settings_from, style, with_colour, with_exit_code
+from onnx_ci.cli.common import (
+    GroupedCommand,
+    find_recipes,
+    options_of,
+    recipe_named,
+    settings_from,
+    style,
+    with_colour,
+    with_exit_code,
+)
 from onnx_ci.cli.file_check import check_files
-from onnx_ci.cli.grouped_help import GroupedCommand
 from onnx_ci.report.text import describe_outcome, describe_result
 from onnx_ci.results.verdict import exit_code
 from onnx_ci.text import one_line

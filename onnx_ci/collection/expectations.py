@@ -53,23 +53,17 @@ class CellPattern:
     graph_pass: str | None = None
     """A post-export pass, ``export`` for the exporter's own file, ``None`` for every file."""
 
-    def matches(self, *, exporter: str, device: str, opset: int, graph_pass: str) -> bool:
-        """Whether the pattern applies to a cell. That of the exporter's own file is ``export``."""
-        return (
-            self.exporter in (None, exporter)
-            and self.device in (None, device.partition(":")[0])
-            and (self.opsets is None or opset in self.opsets)
-            and self.graph_pass in (None, graph_pass)
-        )
-
 
 def expectations_of(
     declared: Iterable[tuple[CellPattern, Sequence[Expectation]]], *, exporter: str, device: str, opset: int, graph_pass: str
 ) -> tuple[Expectation, ...]:
-    """Those of the ``declared`` expectations that apply to a cell. That of the exporter's own file is ``export``."""
+    """Those of the ``declared`` expectations that apply to a cell. The pass of the exporter's own file is ``export``."""
     return tuple(
         failure
         for pattern, failures in declared
-        if pattern.matches(exporter=exporter, device=device, opset=opset, graph_pass=graph_pass)
+        if pattern.exporter in (None, exporter)
+        and pattern.device in (None, device.partition(":")[0])
+        and (pattern.opsets is None or opset in pattern.opsets)
+        and pattern.graph_pass in (None, graph_pass)
         for failure in failures
     )

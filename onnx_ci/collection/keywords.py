@@ -394,7 +394,7 @@ KEYWORDS = tuple(dict.fromkeys(_KEYWORD_OF.values()))
 """The decorator's own keywords, without those of ``torch.onnx.export``."""
 
 
-def fields_of(keywords: RecipeKeywords) -> dict[str, Any]:
+def fields_of(keywords: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a recipe that is declared with ``keywords``, those of :class:`RecipeFields` and ``export_options``.
 
     Raises:
@@ -406,27 +406,25 @@ def fields_of(keywords: RecipeKeywords) -> dict[str, Any]:
             raise RecipeError(f"@recipe has no keyword {name!r}{remedy}")
     if keywords.get("dynamic_axes") and keywords.get("dynamic_shapes") is not None:
         raise RecipeError("@recipe takes dynamic_axes or dynamic_shapes, not both; either one works with both exporters")
-    values: Mapping[str, Any] = keywords
-    fields: dict[str, Any] = {"export_options": {name: value for name, value in values.items() if name in EXPORT_OPTIONS}}
+    fields: dict[str, Any] = {"export_options": {name: value for name, value in keywords.items() if name in EXPORT_OPTIONS}}
     for name, entry in _TABLE.items():
-        value = values.get(_KEYWORD_OF[name])
+        value = keywords.get(_KEYWORD_OF[name])
         fields[name] = entry["default"] if value is None else entry["parse"](_KEYWORD_OF[name], value)
     if fields["export"] is not None and fields["exporters"] is None:
         fields["exporters"] = (CUSTOM,)
     return fields
 
 
-def fields_of_case(shared: RecipeKeywords, of_case: RecipeKeywords) -> dict[str, Any]:
+def fields_of_case(shared: Mapping[str, Any], of_case: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of the recipe of one case, whose keywords override those that all cases share, or add to them.
 
     Raises:
         RecipeError: see :func:`fields_of`.
     """
     fields = fields_of({**shared, **of_case})
-    of_all: Mapping[str, Any] = shared
     for name, entry in _TABLE.items():
-        if entry["adds_up"] and _KEYWORD_OF[name] in of_case and of_all.get(_KEYWORD_OF[name]) is not None:
-            before, more = entry["parse"](_KEYWORD_OF[name], of_all[_KEYWORD_OF[name]]), fields[name]
+        if entry["adds_up"] and _KEYWORD_OF[name] in of_case and shared.get(_KEYWORD_OF[name]) is not None:
+            before, more = entry["parse"](_KEYWORD_OF[name], shared[_KEYWORD_OF[name]]), fields[name]
             fields[name] = before | more if isinstance(more, dict) else tuple(dict.fromkeys((*before, *more)))
     return fields
 
@@ -438,10 +436,7 @@ def check_together(recipe: RecipeFields) -> None:
     """Check the keywords of a recipe against each other.
 
     Raises:
-        RecipeError: ``export`` and the exporter ``custom`` are not declared together; ``run_files`` is declared without
-            ``export``, or with another exporter, ``then``, ``feedback`` or ``nondeterministic``; ``static`` and dynamic axes
-            are; ``steps`` or ``step_inputs`` has no ``feedback``; ``feedback`` names an output or input that is not declared;
-            or ``expect`` names a pass that ``then`` does not have.
+        RecipeError: two of them contradict each other, or one lacks another.
     """
     is_named = CUSTOM in (recipe.exporters or ())
     if is_named and recipe.export is None:

@@ -13,7 +13,7 @@ from typing import Any
 _INI_SECTIONS = {"pytest.ini": "pytest", ".pytest.ini": "pytest", "tox.ini": "pytest", "setup.cfg": "tool:pytest"}
 _ORDER = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
 """The files in which pytest looks for its configuration. The first one that has any is used."""
-_UNREADABLE = (OSError, ValueError, RecursionError, configparser.Error)
+_UNREADABLE = (OSError, ValueError, AttributeError, RecursionError, configparser.Error)
 """What an invalid file raises. It is ignored here, because pytest itself reports it."""
 
 
@@ -53,13 +53,10 @@ def _configuration(path: Path) -> Mapping[str, Any] | None:
         return None
     if path.suffix == ".toml":
         data: Any = tomllib.loads(path.read_text(encoding="utf-8"))
-        if path.name == "pyproject.toml":
-            tools = data.get("tool")
-            table = tools.get("pytest") if isinstance(tools, dict) else None
-            table = table.get("ini_options", table) if isinstance(table, dict) else None
-            return table if isinstance(table, dict) else None
-        table = data.get("pytest", {})
-        return table if isinstance(table, dict) else {}
+        if path.name != "pyproject.toml":
+            return data.get("pytest") or {}
+        table: Mapping[str, Any] | None = data.get("tool", {}).get("pytest")
+        return None if table is None else table.get("ini_options", table)
     parser = configparser.ConfigParser(interpolation=None)
     parser.read_string(path.read_text(encoding="utf-8"))
     section = _INI_SECTIONS[path.name]

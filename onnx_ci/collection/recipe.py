@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copyreg
-import functools
 import inspect
 import pickle
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -116,7 +115,7 @@ def recipe(*, each: Cases, **keywords: Unpack[RecipeKeywords]) -> Callable[[Call
 def recipe(function: None = None, /, **keywords: Unpack[RecipeKeywords]) -> Callable[[Callable[..., Any]], Recipe]: ...
 
 
-def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> Any:
+def recipe(function: Callable[..., Any] | None = None, /, *, each: Cases | None = None, **keywords: Any) -> Any:
     """Declare an export. The decorated function returns ``(model, args)`` or ``(model, args, kwargs)``.
 
     It may also return a ``torch.onnx.ExportableModule``, which has its own example, names and dynamic axes, or be such a class,
@@ -228,14 +227,15 @@ def recipe(function: Callable[..., Any] | None = None, /, **keywords: Any) -> An
     Raises:
         RecipeError: a keyword is unknown, its value is invalid, or the function takes parameters that are not filled.
     """
-    declare = declaration(**keywords)
+    fields_by_case = {None: fields_of(keywords)} if each is None else _fields_by_case(each, keywords)
     namespace = _importing_module()
 
-    def register(function: Callable[..., Any]) -> Recipe | dict[str, Recipe]:
-        declared = declare(function)
-        check_recipes(declared)
-        _declarations.extend(Declaration(recipe, namespace) for recipe in _recipes_of(declared))
-        return declared
+    def register(function: Callable[..., Any]) -> Any:
+        recipes = {case: _declare(function, fields, case) for case, fields in fields_by_case.items()}
+        for declared in recipes.values():
+            check_together(declared)
+        _declarations.extend(Declaration(declared, namespace) for declared in recipes.values())
+        return recipes[None] if each is None else recipes
 
     return register if function is None else register(function)
 
@@ -295,40 +295,12 @@ def _importing_module() -> Mapping[str, Any] | None:
     return frame.f_globals if frame.f_code.co_name == "<module>" else None
 
 
-def check_recipes(declared: Recipe | dict[str, Recipe]) -> None:
-    """Check the keywords of recipes against each other, which needs the values of all of them.
-
-    Raises:
-        RecipeError: one of them does not fit the others.
-    """
-    for recipe in _recipes_of(declared):
-        check_together(recipe)
-
-
-def _recipes_of(declared: Recipe | dict[str, Recipe]) -> Iterable[Recipe]:
-    return [declared] if isinstance(declared, Recipe) else declared.values()
-
-
-def declaration(
-    *, each: Cases | None = None, **keywords: Unpack[RecipeKeywords]
-) -> Callable[[Callable[..., Any]], Recipe | dict[str, Recipe]]:
-    """Like :func:`recipe`, but the recipes are not registered, so they never run."""
-    if each is None:
-        return functools.partial(_declare, fields=fields_of(keywords))
-    fields_by_case = _fields_by_case(each, keywords)
-
-    def declare(function: Callable[..., Any]) -> dict[str, Recipe]:
-        return {case: _declare(function, fields, case) for case, fields in fields_by_case.items()}
-
-    return declare
-
-
-def _fields_by_case(cases: Cases, shared: RecipeKeywords) -> dict[str, dict[str, Any]]:
+def _fields_by_case(cases: Cases, shared: Mapping[str, Any]) -> dict[str | None, dict[str, Any]]:
     """The fields of the recipe of each case."""
     if not isinstance(cases, Mapping) or not cases:
         example = '{"small": {}, "large": {"max_drift": 32}}'
         raise RecipeError(f"each must map names to keywords, such as {example}, not {cases!r}")
-    fields_by_case = {}
+    fields_by_case: dict[str | None, dict[str, Any]] = {}
     for case, keywords in cases.items():
         if not isinstance(case, str) or not _CASE.fullmatch(case):
             raise RecipeError(f"each has the key {case!r}; use letters, digits, '_', '-' and '.', such as 'small'")
@@ -382,15 +354,10 @@ def _check_parameters(function: Callable[..., Any], name: str, case: str | None)
         first = parameters.pop(0) if parameters else None
         if first is None or first.name == _WEIGHTS or first.kind in (first.KEYWORD_ONLY, first.VAR_KEYWORD):
             raise RecipeError(f"{name} must take the key of each as its first parameter: def {name}(case)")
-    unfilled = [parameter.name for parameter in parameters if _must_be_filled(parameter) and parameter.name != _WEIGHTS]
-    if unfilled:
+    any_number = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [each.name for each in parameters if each.default is each.empty and each.kind not in any_number]
+    if unfilled := [name for name in needed if name != _WEIGHTS]:
         raise RecipeError(
             f"{name} takes {listed(unfilled)}, but a recipe's function is called without arguments, except for weights; "
             f"pytest's fixtures and parameters do not apply to it; {FOR_EACH}"
         )
-
-
-def _must_be_filled(parameter: inspect.Parameter) -> bool:
-    """Whether a function cannot be called without a value for the parameter."""
-    takes_any_number = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    return parameter.default is parameter.empty and not takes_any_number

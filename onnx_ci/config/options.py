@@ -119,7 +119,14 @@ def joined(values: Sequence[str]) -> str | None:
 
 
 def option(
-    *, kind: Kind[Value], default: Default, role: Role, group: Group, help: str, metavar: str = "", has_flag: bool = True
+    *,
+    kind: Kind[Value],
+    role: Role,
+    group: Group,
+    help: str,
+    default: Default = None,  # type: ignore[assignment]
+    metavar: str = "",
+    has_flag: bool = True,
 ) -> Value | Default:
     """A field of the table, with the attributes of :class:`Option`. A type checker compares the field's type with the kind."""
     return dataclasses.field(metadata=dict(locals()))  # type: ignore[no-any-return]
@@ -133,7 +140,6 @@ class SettingsTable:
         kind=OPSETS,
         role=Role.MATRIX,
         group=Group.WHAT,
-        default=None,
         metavar="SPEC",
         help="Opsets to export at, such as 9-17, 9,13,17 or 18- (up to the newest). Default: those each recipe declares, or "
         "9-17.",
@@ -142,7 +148,6 @@ class SettingsTable:
         kind=COUNT,
         role=Role.SELECTION,
         group=Group.WHAT,
-        default=None,
         metavar="N",
         help="Run each recipe at only N of its opsets: the lowest, the highest, and evenly spaced ones between. Default: all.",
     )
@@ -165,7 +170,6 @@ class SettingsTable:
         kind=some_of("exporter", plugins.EXPORTERS, pattern=plugins.NAME),
         role=Role.MATRIX,
         group=Group.WHAT,
-        default=None,
         metavar="LIST",
         help="torchscript, dynamo, or names of plug-ins. Default: those each recipe declares, or TorchScript below opset 18 "
         "and dynamo from 18.",
@@ -174,7 +178,6 @@ class SettingsTable:
         kind=some_of("runtime", plugins.RUNTIMES, pattern=f"{plugins.NAME}({plugins.OF_VERSION})?"),
         role=Role.VERDICT,
         group=Group.PROOF,
-        default=None,
         metavar="LIST",
         help="What runs each file: onnxruntime, onnxruntime@1.18 (another version of it), reference (ONNX's reference "
         "evaluator), openvino, or names of plug-ins. Default: what each recipe declares, or onnxruntime.",
@@ -183,7 +186,6 @@ class SettingsTable:
         kind=WORDS,
         role=Role.SELECTION,
         group=Group.WHAT,
-        default=None,
         metavar="GLOBS",
         help="Run only the cells whose id, or recipe::cell, matches: 'resnet*::opset1?-cpu'.",
     )
@@ -191,7 +193,6 @@ class SettingsTable:
         kind=WORDS,
         role=Role.SELECTION,
         group=Group.WHAT,
-        default=None,
         metavar="LIST",
         help="Run only the recipes that have one of these tags, manual ones included.",
     )
@@ -199,7 +200,6 @@ class SettingsTable:
         kind=SHARD,
         role=Role.SELECTION,
         group=Group.WHAT,
-        default=None,
         metavar="N/M",
         help="Run only the Nth of M parts of the cells, to split them between machines: 2/5.",
     )
@@ -207,7 +207,6 @@ class SettingsTable:
         kind=PATH,
         role=Role.FILES,
         group=Group.WHAT,
-        default=None,
         metavar="PATH",
         help="JSON report of an earlier run, or a folder of reports, to balance shards by time. Default: all cells count the "
         "same.",
@@ -312,7 +311,6 @@ class SettingsTable:
         kind=COUNT,
         role=Role.EXECUTION,
         group=Group.MACHINE,
-        default=None,
         metavar="N",
         help="How many cells run at once, each in its own process. Default: one per core and GiB of memory that the machine or "
         "the container has, divided by the number of pytest-xdist workers.",
@@ -329,7 +327,6 @@ class SettingsTable:
         kind=MEMORY_SIZE,
         role=Role.EXECUTION,
         group=Group.MACHINE,
-        default=None,
         metavar="SIZE",
         help="The memory limit of a cell's process, such as 8GiB; needs isolation. Default: 80 % of the machine's memory.",
     )
@@ -391,7 +388,6 @@ class SettingsTable:
         kind=PATH,
         role=Role.FILES,
         group=Group.OUTPUT,
-        default=None,
         metavar="PATH",
         help="Write the report as JSON.",
     )
@@ -399,7 +395,6 @@ class SettingsTable:
         kind=PATH,
         role=Role.FILES,
         group=Group.OUTPUT,
-        default=None,
         metavar="PATH",
         help="Write the report as an HTML page.",
     )
@@ -407,7 +402,6 @@ class SettingsTable:
         kind=PATH,
         role=Role.FILES,
         group=Group.OUTPUT,
-        default=None,
         metavar="PATH",
         help="Write the report as JUnit's XML, which CI systems show as tests: one for each cell.",
     )
@@ -415,7 +409,6 @@ class SettingsTable:
         kind=PATH,
         role=Role.FILES,
         group=Group.OUTPUT,
-        default=None,
         metavar="PATH",
         help="Write what is wrong as GitLab's code quality, which merge requests show at its lines.",
     )
@@ -423,7 +416,6 @@ class SettingsTable:
         kind=PATH,
         role=Role.FILES,
         group=Group.OUTPUT,
-        default=None,
         metavar="DIR",
         help="Keep the ONNX files, with the models' own weights: DIR/RECIPE/CELL.onnx. Default: they are removed once judged.",
     )
@@ -431,7 +423,6 @@ class SettingsTable:
         kind=PATH,
         role=Role.FILES,
         group=Group.OUTPUT,
-        default=None,
         metavar="DIR",
         help="Write the inputs on which a cell fails as DIR/RECIPE/CELL/INPUT.npz, which --inputs reads. Default: they are not "
         "written.",

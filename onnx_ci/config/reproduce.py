@@ -30,14 +30,16 @@ ShownSettings = Mapping[str, SettingValue]
 """Settings as in a report."""
 
 
-def repeat_with_pytest(cell: Cell, settings: Settings) -> str:
-    """``pytest --onnx-export … ID``."""
-    return _with_pytest(cell, settings.shown(), settings.root)
+def repeat_with_pytest(cell: Cell, settings: ShownSettings, root: Path) -> str:
+    """``pytest --onnx-export … ID``; ``root`` is the project's."""
+    flags = [*_flags(cell, settings, "onnx-"), "--no-onnx-cache"]
+    return _command("pytest", "--onnx-export", *flags, f"{_path(cell, root)}::{cell.recipe}::{cell.label}")
 
 
-def repeat_with_cli(cell: Cell, settings: Settings) -> str:
-    """``onnx-ci run … PATH``."""
-    return _with_cli(cell, settings.shown(), settings.root)
+def repeat_with_cli(cell: Cell, settings: ShownSettings, root: Path) -> str:
+    """``onnx-ci run … PATH``; ``root`` is the project's."""
+    flags = [*_flags(cell, settings, ""), "--no-cache", f"--select={cell.recipe}::{cell.label}"]
+    return _command("onnx-ci", "run", *flags, _path(cell, root))
 
 
 def record_with_cli(cell: Cell, settings: Settings) -> str:
@@ -46,24 +48,10 @@ def record_with_cli(cell: Cell, settings: Settings) -> str:
     return _command("onnx-ci", "baseline", "update", *flags, f"--select={cell.recipe}::*", _path(cell, settings.root))
 
 
-def why_with_cli(cell: Cell, settings: Settings) -> str:
-    """``onnx-ci why … RECIPE::LABEL PATH``, which shows where the failure of the cell begins."""
-    return _about_cell("why", cell, settings)
-
-
-def versions_with_cli(cell: Cell, settings: Settings) -> str:
-    """``onnx-ci versions … RECIPE::LABEL PATH``, which looks for versions of packages with which the cell passes."""
-    return _about_cell("versions", cell, settings)
-
-
-def fix_with_cli(cell: Cell, settings: Settings) -> str:
-    """``onnx-ci fix … RECIPE::LABEL PATH``, which tries remedies for the failure of the cell."""
-    return _about_cell("fix", cell, settings)
-
-
-def _about_cell(command: str, cell: Cell, settings: Settings) -> str:
+def command_about(name: str, cell: Cell, settings: Settings) -> str:
+    """``onnx-ci NAME … RECIPE::LABEL PATH``, a command about the failure of the cell: ``why``, ``versions`` or ``fix``."""
     flags = _flags_set(settings.shown(), OF_ONE_CELL)
-    return _command("onnx-ci", command, *flags, f"{cell.recipe}::{cell.label}", _path(cell, settings.root))
+    return _command("onnx-ci", name, *flags, f"{cell.recipe}::{cell.label}", _path(cell, settings.root))
 
 
 def repeat_from(report: RunReport, root: Path) -> Callable[[Cell], str]:
@@ -79,7 +67,9 @@ def repeat_from(report: RunReport, root: Path) -> Callable[[Cell], str]:
         settings = of_cell.get(cell.id, report.settings)
         # Flags of pytest show that it was the front-end. Without any, either command works.
         by_pytest = any(setting.origin.source is SettingSource.PYTEST for setting in settings.values())
-        command = (_with_pytest if by_pytest else _with_cli)(dataclasses.replace(cell, environment=None), settings, root)
+        command = (repeat_with_pytest if by_pytest else repeat_with_cli)(
+            dataclasses.replace(cell, environment=None), settings, root
+        )
         return f"{command}  # with {cell.versions}" if cell.versions else command
 
     return repeat
@@ -113,16 +103,6 @@ def _record_all(flags: Iterable[str], cells: Iterable[Cell], root: Path) -> str:
     paths = dict.fromkeys(_path(cell, root) for cell in cells)
     command = _command("onnx-ci", "baseline", "update", opsets, *flags, f"--select={recipes}", *paths)
     return command if len(command) <= _LONGEST_COMMAND else _command("onnx-ci", "baseline", "update", opsets, *flags)
-
-
-def _with_pytest(cell: Cell, settings: ShownSettings, root: Path) -> str:
-    flags = [*_flags(cell, settings, "onnx-"), "--no-onnx-cache"]
-    return _command("pytest", "--onnx-export", *flags, f"{_path(cell, root)}::{cell.recipe}::{cell.label}")
-
-
-def _with_cli(cell: Cell, settings: ShownSettings, root: Path) -> str:
-    flags = [*_flags(cell, settings, ""), "--no-cache", f"--select={cell.recipe}::{cell.label}"]
-    return _command("onnx-ci", "run", *flags, _path(cell, root))
 
 
 def _flags(cell: Cell, settings: ShownSettings, prefix: str) -> list[str]:

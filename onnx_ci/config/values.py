@@ -65,11 +65,11 @@ def list_schema(word: str) -> Schema:
     return {**WORDS.schema, "pattern": text, "items": {"type": "string", "pattern": rf"^\s*(?:{word})?\s*$"}}
 
 
-def some_of(what: str, choices: Collection[str], pattern: str | None = None) -> Kind[tuple[str, ...]]:
+def some_of(what: str, choices: Collection[str], pattern: str) -> Kind[tuple[str, ...]]:
     """A list of words from ``choices``. Messages call one of them a ``what``, such as an exporter.
 
     Args:
-        pattern: a regular expression for the words in the schema, if the choices depend on what is installed.
+        pattern: a regular expression for the words in the schema: the choices depend on what is installed.
     """
 
     def parse(value: object) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ def some_of(what: str, choices: Collection[str], pattern: str | None = None) -> 
                 raise ValueError(f"unknown {what} {word!r}; use {', '.join(choices)}{did_you_mean(word, choices)}")
         return words
 
-    return Kind(parse=parse, schema=list_schema(pattern or "|".join(choices)), show=",".join)
+    return Kind(parse=parse, schema=list_schema(pattern), show=",".join)
 
 
 def one_of(choices: Sequence[str]) -> Kind[str]:
@@ -87,14 +87,11 @@ def one_of(choices: Sequence[str]) -> Kind[str]:
 
     def parse(value: object) -> str:
         if value not in choices:
-            raise ValueError(f"must be {_alternatives(choices)}, not {value!r}{did_you_mean(str(value), choices)}")
+            alternatives = f"{', '.join(choices[:-1])} or {choices[-1]}"
+            raise ValueError(f"must be {alternatives}, not {value!r}{did_you_mean(str(value), choices)}")
         return str(value)
 
     return Kind(parse=parse, schema={"enum": list(choices)})
-
-
-def _alternatives(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -110,32 +107,25 @@ def _number(value: object) -> float:
     return float("nan") if isinstance(value, bool) else number
 
 
-def _positive(value: object) -> float:
-    if not 0 < (number := _number(value)) < float("inf"):
-        raise ValueError(f"must be a number above 0, not {value!r}")
-    return number
-
-
-def _nonnegative(value: object) -> float:
-    if not 0 <= (number := _number(value)) < float("inf"):
-        raise ValueError(f"must be a number of at least 0, not {value!r}")
-    return number
-
-
 def _show_number(number: float) -> str:
     return f"{number:.12g}"
 
 
-POSITIVE_NUMBER = Kind(
-    parse=_positive,
-    schema={"type": ["number", "string"], "exclusiveMinimum": 0, "pattern": rf"^\s*{_NUMBER}\s*$"},
-    show=_show_number,
-)
-NONNEGATIVE_NUMBER = Kind(
-    parse=_nonnegative,
-    schema={"type": ["number", "string"], "minimum": 0, "pattern": rf"^\s*{_NUMBER}\s*$"},
-    show=_show_number,
-)
+def _numbers(which: str, is_right: Callable[[float], bool], limit: Schema) -> Kind[float]:
+    """The finite numbers that are right. Messages say ``which``, and the schema has the ``limit``."""
+
+    def parse(value: object) -> float:
+        number = _number(value)
+        if not is_right(number) or number == float("inf"):
+            raise ValueError(f"must be a number {which}, not {value!r}")
+        return number
+
+    schema = {"type": ["number", "string"], **limit, "pattern": rf"^\s*{_NUMBER}\s*$"}
+    return Kind(parse=parse, schema=schema, show=_show_number)
+
+
+POSITIVE_NUMBER = _numbers("above 0", lambda number: number > 0, {"exclusiveMinimum": 0})
+NONNEGATIVE_NUMBER = _numbers("of at least 0", lambda number: number >= 0, {"minimum": 0})
 
 
 def _count(value: object) -> int:
@@ -345,7 +335,7 @@ def _limits(value: object) -> Mapping[str, float]:
         if name not in BASELINE_LIMITS:
             nearest = did_you_mean(str(name), BASELINE_LIMITS)
             raise ValueError(f"unknown name {name!r}; use {', '.join(BASELINE_LIMITS)}{nearest}")
-    return MappingProxyType({**BASELINE_LIMITS, **{name: _nonnegative(number) for name, number in pairs.items()}})
+    return MappingProxyType({**BASELINE_LIMITS, **{name: NONNEGATIVE_NUMBER.parse(number) for name, number in pairs.items()}})
 
 
 def _name_and_value(word: str) -> tuple[str, str]:

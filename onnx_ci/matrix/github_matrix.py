@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from onnx_ci.config.values import Shard
 from onnx_ci.errors import ConfigurationError
-from onnx_ci.matrix.shards import Durations, partition
+from onnx_ci.matrix.shards import Durations, cells_by, partition
 from onnx_ci.results.records import Cell
 
 LIMIT = 256
@@ -43,11 +43,11 @@ def jobs_by_opset(cells: Sequence[Cell], cuda_runner: str | None) -> tuple[Job, 
         ConfigurationError: there are cells for CUDA but no label of a runner for them, or more jobs than GitHub allows.
     """
     jobs = []
-    for device, cells_of_device in _by_device(cells).items():
+    for device, cells_of_device in cells_by(lambda cell: cell.device, cells).items():
         runner = _runner(device, cuda_runner)
-        for opset in sorted({cell.opset for cell in cells_of_device}):
-            part = tuple(cell for cell in cells_of_device if cell.opset == opset)
-            jobs.append(Job(id=f"opset{opset}-{_in_id(device)}", opset=opset, device=device, runner=runner, cells=part))
+        for opset, part in sorted(cells_by(lambda cell: cell.opset, cells_of_device).items()):
+            id = f"opset{opset}-{_in_id(device)}"
+            jobs.append(Job(id=id, opset=opset, device=device, runner=runner, cells=tuple(part)))
     return _within_limit(jobs, "split the cells with --shards=N")
 
 
@@ -60,7 +60,7 @@ def jobs_by_shard(cells: Sequence[Cell], cuda_runner: str | None, *, shards: int
         ConfigurationError: as for :func:`jobs_by_opset`.
     """
     jobs = []
-    devices = _by_device(cells)
+    devices = cells_by(lambda cell: cell.device, cells)
     for device, cells_of_device in devices.items():
         runner = _runner(device, cuda_runner)
         parts = partition(cells_of_device, min(shards, len(cells_of_device)), durations)
@@ -90,13 +90,6 @@ def as_text(jobs: Sequence[Job], seconds: Mapping[str, float]) -> list[str]:
         )
         for row in rows
     ]
-
-
-def _by_device(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
-    devices: dict[str, list[Cell]] = {}
-    for cell in cells:
-        devices.setdefault(cell.device, []).append(cell)
-    return devices
 
 
 def _runner(device: str, cuda_runner: str | None) -> str:

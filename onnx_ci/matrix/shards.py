@@ -176,7 +176,7 @@ class _Costs:
         """The costs of cells: as recorded, or else about those of similar cells."""
         ordered = sorted(cells, key=lambda cell: (*_group(cell), cell.opset, cell.exporter, cell.graph_pass or ""))
         timed = [cell for cell in ordered if cell.id in durations.seconds]
-        shared = {group: _shared(durations, members) for group, members in _by(_group, timed).items()}
+        shared = {group: _shared(durations, members) for group, members in cells_by(_group, timed).items()}
         of_cell = {
             cell: max(1, _milliseconds(durations.seconds[cell.id] - shared[_group(cell)].get(cell, 0.0))) for cell in timed
         }
@@ -190,7 +190,7 @@ class _Costs:
 
     def fair_part(self, count: int) -> int:
         """The least load with which ``count`` parts can hold the cells, if the cells of a group can be shared out evenly."""
-        costs = {group: [self.of_cell[cell] for cell in cells] for group, cells in _by(_group, self.of_cell).items()}
+        costs = {group: [self.of_cell[cell] for cell in cells] for group, cells in cells_by(_group, self.of_cell).items()}
         groups = [(sum(of_cells), self.preparation[group]) for group, of_cells in costs.items()]
 
         def is_enough(load: int) -> bool:
@@ -261,7 +261,8 @@ def _shared(durations: Durations, cells: Sequence[Cell]) -> dict[Cell, float]:
     return {} if len(cells) > 1 and all(seconds.values()) else seconds
 
 
-def _by(key: Callable[[Cell], _Key], cells: Iterable[Cell]) -> dict[_Key, list[Cell]]:
+def cells_by(key: Callable[[Cell], _Key], cells: Iterable[Cell]) -> dict[_Key, list[Cell]]:
+    """The cells in groups with the same key, in order."""
     groups: dict[_Key, list[Cell]] = {}
     for cell in cells:
         groups.setdefault(key(cell), []).append(cell)
@@ -274,7 +275,7 @@ def _means(costs: Mapping[Cell, int]) -> Callable[[Cell], int]:
     def mean_of(cells: Iterable[Cell]) -> int:
         return max(1, round(statistics.fmean(costs[cell] for cell in cells)))
 
-    of_group = {group: mean_of(cells) for group, cells in _by(_group, costs).items()}
-    of_opset = {opset: mean_of(cells) for opset, cells in _by(lambda cell: cell.opset, costs).items()}
+    of_group = {group: mean_of(cells) for group, cells in cells_by(_group, costs).items()}
+    of_opset = {opset: mean_of(cells) for opset, cells in cells_by(lambda cell: cell.opset, costs).items()}
     of_all = mean_of(costs) if costs else 1
     return lambda cell: of_group.get(_group(cell), of_opset.get(cell.opset, of_all))

@@ -7,6 +7,7 @@ runs.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -20,7 +21,7 @@ import pytest
 from onnx_ci.cache.verdicts import VerdictCache
 from onnx_ci.collection.discovery import is_recipe_file, package_folders, recipe_files
 from onnx_ci.config.options import FLAGS, Group, joined
-from onnx_ci.config.reproduce import fix_with_cli, repeat_with_pytest, versions_with_cli, why_with_cli
+from onnx_ci.config.reproduce import command_about, repeat_with_pytest
 from onnx_ci.config.settings import Settings, load_settings
 from onnx_ci.config.values import OFF
 from onnx_ci.engine.events import CellJudged, CellsCollected, Event, ProblemMet, event_of, message_of
@@ -554,12 +555,9 @@ class CellItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The findings with numbers, remedies and the command that repeats the cell, instead of a traceback."""
         if isinstance(excinfo.value, CellFailedError) and self.result is not None:
-            of_cell = (self.cell, self.run.settings)
-            why, versions, fix = why_with_cli(*of_cell), versions_with_cli(*of_cell), fix_with_cli(*of_cell)
-            command = repeat_with_pytest(*of_cell)
-            text = describe_result(
-                self.result, command, why=why, versions=versions, fix=fix, code_in=Path.cwd(), has_notes=False
-            )
+            command = repeat_with_pytest(self.cell, self.run.settings.shown(), self.run.settings.root)
+            about = functools.partial(command_about, settings=self.run.settings)
+            text = describe_result(self.result, command, about=about, code_in=Path.cwd(), has_notes=False)
             return without_commands(text)
         return super().repr_failure(excinfo)
 

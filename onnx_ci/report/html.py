@@ -19,11 +19,17 @@ from onnx_ci.baseline.changes import in_bytes
 from onnx_ci.report.causes import Cause, CommonCause, baseline_changes, by_remedy, causes_of, common_causes, shared_failures
 from onnx_ci.report.comparison import Movement, RunComparison, changed_rows, describe_verdict
 from onnx_ci.report.environments import describe_failing_environments, gathered
-from onnx_ci.report.excerpt import excerpt
 from onnx_ci.report.grid import Grid, Row, grid
 from onnx_ci.report.templates import asset, fill, shade
-from onnx_ci.report.text import describe_finding, describe_first_cause, describe_reasons, format_counts, format_duration
-from onnx_ci.results.records import Cell, CellResult, Finding, Severity
+from onnx_ci.report.text import (
+    describe_finding,
+    describe_first_cause,
+    describe_reasons,
+    excerpt,
+    format_counts,
+    format_duration,
+)
+from onnx_ci.results.records import Cell, CellResult, Severity
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.text import count, listed
 
@@ -296,7 +302,12 @@ def _details(
         "details.html.jinja",
         result=result,
         causes=[
-            (cause, remedy, *_code(cause, code_in), _with_steps(cause))
+            (
+                cause,
+                remedy,
+                *_code(cause, code_in),
+                next((each for each in (cause.finding, *cause.consequences) if each.steps), None),
+            )
             for cause, remedy in by_remedy(causes_of(result.findings))
         ],
         alike=alike,
@@ -317,8 +328,3 @@ def _code(cause: Cause, directory: Path | None) -> tuple[str, str]:
             if path.is_relative_to(directory.resolve()) and path.is_file():  # a report can name any file
                 around = excerpt(line, directory)
     return str(line), "\n".join(around) or (f">   {line.text}" if line.text else "")
-
-
-def _with_steps(cause: Cause) -> Finding | None:
-    """The finding of a cause around whose fault the nodes were run; ``None`` if there is none."""
-    return next((each for each in (cause.finding, *cause.consequences) if each.steps), None)

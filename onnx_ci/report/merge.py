@@ -187,9 +187,8 @@ def _parts(reports: Iterable[tuple[str, RunReport]], owners: Mapping[str, int]) 
     return tuple(parts.values())
 
 
-def _settings(parts: Iterable[Part]) -> dict[str, SettingValue]:
+def _settings(parts: Sequence[Part]) -> dict[str, SettingValue]:
     """The settings of all runs; where they differ, a list of all values."""
-    parts = tuple(parts)
     values = gathered({name: each.value or "none" for name, each in part.settings.items()} for part in parts)
     origins = gathered({name: str(each.origin) for name, each in part.settings.items()} for part in parts)
     first = {name: each.origin.source for part in reversed(parts) for name, each in part.settings.items()}

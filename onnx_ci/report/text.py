@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import linecache
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -18,9 +21,20 @@ from onnx_ci.report.causes import (
     shared_warnings,
 )
 from onnx_ci.report.environments import describe_failing_environments, differences
-from onnx_ci.report.excerpt import excerpt
 from onnx_ci.report.grid import NOT_RUN, WARNED, describe_unit, format_result, grid
-from onnx_ci.results.records import CellResult, Culprit, Exclusion, Finding, Frozen, FrozenKind, NodeStep, Severity, Status
+from onnx_ci.results.records import (
+    Cell,
+    CellResult,
+    Culprit,
+    Exclusion,
+    Finding,
+    Frozen,
+    FrozenKind,
+    NodeStep,
+    Severity,
+    SourceLine,
+    Status,
+)
 from onnx_ci.results.rules import RULES
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
@@ -172,32 +186,28 @@ def format_duration(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
-def describe_outcome(result: CellResult) -> str:
-    """``passed (drift 3.7; 1 note; cached)``, ``failed (baked-value at net.py:26)``."""
-    drift = f"drift {format_result(result).removesuffix(WARNED)}" if result.status is Status.PASSED and result.outputs else ""
-    broken = describe_first_cause(result) if result.status.is_bad else ""
-    return _with_details(result.status, [broken, drift, *_remarked([result])])
-
-
 def format_cells(results: Sequence[CellResult]) -> str:
     """``onnx_recipes.py::net  opsets 9-17 on cpu``: the cells of one recipe."""
     cell = results[0].cell
     return one_line(f"{cell.source}::{cell.recipe}  {describe_cells((result.cell for result in results), before='')}")
 
 
-def describe_outcomes(results: Sequence[CellResult]) -> str:
-    """``passed (drift at most 3.7; 1 note; 4 cached)``: the outcome of cells of one recipe that have the same status."""
-    status = results[0].status
-    drifts = [result.worst.drift for result in results if result.worst is not None and status is Status.PASSED]
-    largest = max(drifts, default=None)
-    drift = "" if largest is None else f"drift at most {largest:.2g}" if largest >= 0.1 or not largest else "drift below 0.1"
-    broken = describe_first_cause(results[0]) if status.is_bad else ""
-    return _with_details(status, [broken, drift, *_remarked(results)])
+def describe_outcome(*results: CellResult) -> str:
+    """``passed (drift 3.7; 1 note; cached)``, ``failed (baked-value at net.py:26)``.
 
-
-def _with_details(status: Status, details: Iterable[str]) -> str:
-    more = "; ".join(filter(None, details))
-    return one_line(f"{status.value} ({more})" if more else status.value)
+    Of several cells of one recipe that have the same status, ``passed (drift at most 3.7; 1 note; 4 cached)``.
+    """
+    first, *others = results
+    drifts = [result.worst.drift for result in results if result.worst is not None and result.status is Status.PASSED]
+    drift = ""
+    if drifts and not others:
+        drift = f"drift {format_result(first).removesuffix(WARNED)}"
+    elif drifts:
+        largest = max(drifts)
+        drift = f"drift at most {largest:.2g}" if largest >= 0.1 or not largest else "drift below 0.1"
+    broken = describe_first_cause(first) if first.status.is_bad else ""
+    details = "; ".join(filter(None, [broken, drift, *_remarked(results)]))
+    return one_line(f"{first.status.value} ({details})" if details else first.status.value)
 
 
 def _remarked(results: Sequence[CellResult]) -> list[str]:
@@ -225,9 +235,7 @@ def describe_result(
     result: CellResult,
     repeat: str,
     *,
-    why: str = "",
-    versions: str = "",
-    fix: str = "",
+    about: Callable[[str, Cell], str] | None = None,
     code_in: Path | None = None,
     has_notes: bool = True,
 ) -> str:
@@ -236,10 +244,9 @@ def describe_result(
     Args:
         result: the result.
         repeat: the command.
-        why: the command that shows the nodes around a fault. It is named only if these are known.
-        versions: the command that tries other versions of packages. It is named if nodes compute something else although no
-            number was frozen.
-        fix: the command that tries remedies. It is named if the file is wrong.
+        about: returns a command about the cell by its name: ``why``, which shows the nodes around a fault, if these are known;
+            ``versions``, which tries other versions of packages, if nodes compute something else although no number was frozen;
+            and ``fix``, which tries remedies, if the file is wrong.
         code_in: the directory of the project, to show the code around the line of each cause, too.
         has_notes: whether to show notes that belong to no error. Otherwise :func:`note_lines` shows them, for all cells.
     """
@@ -253,13 +260,14 @@ def describe_result(
     if result.artifact:
         lines.append(f"the file: {result.artifact}")
     lines += ["", f"repeat with: {repeat}"]
-    if why and any(each.steps for each in result.findings):
-        lines.append(f"node by node: {why}")
-    if versions and any(map(_is_wrong_operator, result.findings)):
-        lines.append(f"try other versions: {versions}")
-    phases = {RULES[each.rule].phase for each in result.findings if each.severity is Severity.ERROR} if fix else set()
-    if result.status is Status.FAILED and phases - {"baseline", "verdict"}:  # not only other than recorded or expected
-        lines.append(f"try remedies: {fix}")
+    if about is not None:
+        if any(each.steps for each in result.findings):
+            lines.append(f"node by node: {about('why', result.cell)}")
+        if any(map(_is_wrong_operator, result.findings)):
+            lines.append(f"try other versions: {about('versions', result.cell)}")
+        phases = {RULES[each.rule].phase for each in result.findings if each.severity is Severity.ERROR}
+        if result.status is Status.FAILED and phases - {"baseline", "verdict"}:  # not only other than recorded or expected
+            lines.append(f"try remedies: {about('fix', result.cell)}")
     return "\n".join(map(one_line, lines))
 
 
@@ -279,6 +287,39 @@ def finding_lines(findings: Iterable[Finding], *, code_in: Path | None = None) -
         lines += [f"    remedy: {remedy}"] if remedy else []
         lines += [f"    same cause: {_label(each)}: {describe_without_place(each)}" for each in cause.consequences]
     return lines
+
+
+_MOST_LINES = 8
+"""Of an excerpt."""
+
+
+def excerpt(source: SourceLine, directory: Path) -> list[str]:
+    """The code from the beginning of the function to the line, which is marked; empty if the file has another line there.
+
+    Args:
+        source: the line.
+        directory: what its file is relative to.
+    """
+    try:
+        lines = linecache.getlines(os.fspath(directory / source.file))
+    except ValueError:  # no file can have this name
+        return []
+    if not 0 < source.line <= len(lines) or lines[source.line - 1].strip() != source.text:
+        return []
+    first = max(_beginning("".join(lines), source.line), source.line - _MOST_LINES + 1)
+    shown = [line.rstrip() for line in lines[first - 1 : source.line]]
+    margin = min((len(line) - len(line.lstrip()) for line in shown if line.strip()), default=0)
+    return [f"{'>' if number == len(shown) else ' '}   {line[margin:]}".rstrip() for number, line in enumerate(shown, start=1)]
+
+
+def _beginning(code: str, line: int) -> int:
+    """The line at which the innermost function around ``line`` begins; else ``line``."""
+    try:
+        nodes = ast.walk(ast.parse(code))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return line
+    functions = (node for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    return max((node.lineno for node in functions if node.lineno <= line <= (node.end_lineno or 0)), default=line)
 
 
 def step_lines(steps: Sequence[NodeStep]) -> list[str]:

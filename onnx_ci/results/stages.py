@@ -15,11 +15,6 @@ class Stage:
     activity: str = ""
     """What a process is doing meanwhile, in words. Empty for what is not timed by itself."""
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether it is done once for all cells of a recipe on a device."""
-        return self.phase == "prepare"
-
 
 _TABLE = (
     Stage("build", "prepare", "building the model"),
@@ -49,5 +44,5 @@ PHASES = tuple(dict.fromkeys(stage.phase for stage in _TABLE))
 ACTIVITY = {stage.name: stage.activity for stage in _TABLE if stage.activity}
 """What a process is doing, by the name of the stage that it times."""
 
-SHARED_STAGES = frozenset(stage.name for stage in _TABLE if stage.is_shared)
-"""The stages whose times are those of the first cell of a recipe on a device."""
+SHARED_STAGES = frozenset(stage.name for stage in _TABLE if stage.phase == "prepare")
+"""The stages that run once for all cells of a recipe on a device. Their times are those of the first cell."""

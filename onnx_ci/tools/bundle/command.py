@@ -9,8 +9,7 @@ from typing import NoReturn
 
 import click
 
-from onnx_ci.cli.common import NamedCell, find_recipes, options_of, settings_from, with_colour, with_exit_code
-from onnx_ci.cli.grouped_help import GroupedCommand
+from onnx_ci.cli.common import GroupedCommand, NamedCell, find_recipes, options_of, settings_from, with_colour, with_exit_code
 from onnx_ci.cli.why import judged_cell
 from onnx_ci.config.reproduce import OF_ONE_CELL
 from onnx_ci.config.settings import Settings

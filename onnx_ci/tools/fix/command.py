@@ -10,8 +10,16 @@ from typing import NoReturn
 
 import click
 
-from onnx_ci.cli.common import NamedCell, cell_or_file, options_of, settings_from, style, with_colour, with_exit_code
-from onnx_ci.cli.grouped_help import GroupedCommand
+from onnx_ci.cli.common import (
+    GroupedCommand,
+    NamedCell,
+    cell_or_file,
+    options_of,
+    settings_from,
+    style,
+    with_colour,
+    with_exit_code,
+)
 from onnx_ci.config.reproduce import OF_ONE_CELL
 from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import DEFAULT_ISOLATION, OFF

@@ -11,8 +11,7 @@ from typing import NoReturn
 import click
 from packaging.version import InvalidVersion, Version
 
-from onnx_ci.cli.common import options_of, settings_from, style, with_colour, with_exit_code
-from onnx_ci.cli.grouped_help import GroupedCommand
+from onnx_ci.cli.common import GroupedCommand, options_of, settings_from, style, with_colour, with_exit_code
 from onnx_ci.config.options import Role, options_with
 from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS, version_of
 from onnx_ci.errors import ConfigurationError, ExitCode

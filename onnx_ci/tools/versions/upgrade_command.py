@@ -13,8 +13,7 @@ from typing import NoReturn
 import click
 from packaging.version import Version
 
-from onnx_ci.cli.common import options_of, settings_from, style, with_colour, with_exit_code
-from onnx_ci.cli.grouped_help import GroupedCommand
+from onnx_ci.cli.common import GroupedCommand, options_of, settings_from, style, with_colour, with_exit_code
 from onnx_ci.config.options import Role, options_with
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import ConfigurationError, ExitCode

@@ -14,8 +14,7 @@ import click
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from onnx_ci.cli.common import options_of, settings_from, with_colour, with_exit_code
-from onnx_ci.cli.grouped_help import GroupedCommand
+from onnx_ci.cli.common import GroupedCommand, options_of, settings_from, with_colour, with_exit_code
 from onnx_ci.cli.why import judged_cell
 from onnx_ci.config.reproduce import OF_ONE_CELL
 from onnx_ci.config.values import OFF

@@ -1,4 +1,4 @@
-"""``onnx-ci config``: the settings as a table, as JSON and as a schema; recipe files judged without running them."""
+"""``onnx-ci config``: the settings as a table, as JSON and as a schema; the syntax of recipe files, without running them."""
 
 from __future__ import annotations
 
@@ -132,7 +132,10 @@ def test_well_formed_files_are_counted_and_nothing_heavy_is_imported(project, co
     project.write("conftest.py", "import onnx_ci as o\n@o.recipe(opsets='9-17')\ndef other(): ...\n")
     done = config("--check", PYTHONPROFILEIMPORTTIME="1")
     imported = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines()}
-    assert (done.returncode, done.stdout) == (PASSED, "settings and 2 recipe files are well-formed, with 2 recipes\n")
+    assert (done.returncode, done.stdout) == (
+        PASSED,
+        "settings and 2 recipe files are well-formed; onnx-ci list checks the recipes\n",
+    )
     assert "onnx_ci" in imported
     assert not imported & HEAVY
 
@@ -145,75 +148,21 @@ def test_no_recipe_file_is_no_success(config):
 
 def test_problems_of_settings_and_files_are_told_together_each_with_its_line(project, config):
     project.write("pyproject.toml", "[tool.onnx-ci]\nopset = '9'\n")
-    project.write("onnx_recipes.py", "import onnx_ci\n\n@onnx_ci.recipe(\n    opset='9',\n    tags='x',\n)\ndef net(): ...\n")
+    project.write("onnx_recipes.py", "import onnx_ci\n\nreturn 1\n")
     project.write("b/onnx_recipes.py", "def broken(:\n")
     done = config("--check", ONNX_CI_MAX_DRIFT="none")
     assert done.returncode == USAGE
     assert done.stdout.splitlines() == [
         "pyproject.toml:2: [tool.onnx-ci] has no setting 'opset'; did you mean 'opsets'?",
         "settings: ONNX_CI_MAX_DRIFT: must be a number above 0, not 'none'",
-        "onnx_recipes.py:4: @recipe has no keyword 'opset'; did you mean 'opsets'?",
+        "onnx_recipes.py:3: SyntaxError: 'return' outside function",
         "b/onnx_recipes.py:1: SyntaxError: invalid syntax",
     ]
 
 
-@pytest.mark.parametrize(
-    ("decorated", "said"),
-    [
-        ("@onnx_ci.recipe(opsets='17-9')\ndef net(): ...", "3: opsets: the range 17-9 runs backwards; write 9-17"),
-        ("@onnx_ci.recipe(exporter='dynam')\ndef net(): ...", "3: exporter names 'dynam', which is not a known exporter; did you mean 'dynamo'?"),
-        ("@onnx_ci.recipe(input_names=['x', 'x'])\ndef net(): ...", "3: input_names names 'x' twice"),
-        ("@onnx_ci.recipe(expect={'10-9': onnx_ci.unsupported('x')})\ndef net(): ...", "3: expect: the range 10-9 runs backwards"),
-        ("@onnx_ci.recipe(expect={'10-9': onnx_ci.unsupported(WHY)})\ndef net(): ...", "3: expect: the range 10-9 runs backwards"),
-        ("@onnx_ci.recipe(expect={9: onnx_ci.known_failure('crsh', 'x')})\ndef net(): ...", "3: there is no rule 'crsh'; did you mean 'crash'?"),
-        ("@onnx_ci.recipe(expect={9: onnx_ci.known_failure('crash')})\ndef net(): ...", "3: known_failure() missing 1 required positional argument"),
-        ("@onnx_ci.recipe(expect={9: 'x'})\ndef net(): ...", "3: expect takes onnx_ci.unsupported(reason) or"),
-        ("@onnx_ci.recipe(\n  dynamic_axes={'x': [0]},\n  dynamic_shapes=[],\n)\ndef net(): ...", "3: @recipe takes dynamic_axes or"),
-        ("@onnx_ci.recipe(\n  max_drift=0,\n)\ndef net(): ...", "4: max_drift must be a number above 0, not 0"),
-        ("@onnx_ci.recipe(opset=LATER)\ndef net(): ...", "3: @recipe has no keyword 'opset'; did you mean 'opsets'?"),
-        ("@onnx_ci.recipe('net')\ndef net(): ...", "3: @recipe decorates a function, not 'net'"),
-        ("@onnx_ci.recipe(each={'a': {'seeds': 1}})\ndef net(case): ...", "3: each['a']: @recipe has no keyword 'seeds'; did you mean"),
-        ("@onnx_ci.recipe(each=CASES)\ndef net(): ...", "3: net must take the key of each as its first parameter"),
-        ("@onnx_ci.recipe\ndef net(depth, *, weights=None): ...", "3: net takes depth, but a recipe's function is called"),
-        ("@onnx_ci.recipe\nclass Net: ...", "3: @recipe decorates a function, not <class"),
-        ("@onnx_ci.recipe(name='two words')\ndef net(): ...", "3: 'two words' is not a valid recipe name"),
-        ("@onnx_ci.recipe(dynamic_sizes={'n': onnx_ci.multiple_of(1)})\ndef net(): ...", "3: multiple_of takes an integer of at least 2"),
-        ("@onnx_ci.recipe(dynamic_sizes={'n': range(9)})\ndef net(): ...", "3: dynamic_sizes['n'] must be sizes of at least 1"),
-        ("@onnx_ci.recipe(dynamic_axes={'x': {0: 'n / 2'}})\ndef net(): ...", "3: the axis name 'n / 2' is an expression, which"),
-        ("@onnx_ci.recipe(dynamic_sizes=3)\ndef net(): ...", "3: AttributeError: 'int' object has no attribute 'items'"),
-        ("@onnx_ci.recipe(steps=1)\ndef net(): ...", "3: steps must be how many times the file is run in a row, at least 2, not 1"),
-        ("@onnx_ci.recipe(steps=8)\ndef net(): ...", "3: steps needs feedback"),
-        ("@r(tolerance=1)\ndef net(): ...", "3: @recipe has no keyword 'tolerance'"),
-        ("def make():\n    @onnx_ci.recipe(rtol=-1)\n    def net(): ...", "4: rtol must be a number of at least 0, not -1"),
-        ("@onnx_ci.recipe\ndef net(): ...\n@onnx_ci.recipe(name='net')\ndef other(): ...", "6: the recipe name 'net' is already used by onnx_recipes.py:4"),
-    ],
-)  # fmt: skip
-def test_a_mistake_in_a_decorator_is_told_as_a_run_tells_it(project, config, decorated, said):
-    project.write("onnx_recipes.py", f"import onnx_ci\nfrom onnx_ci import recipe as r\n{decorated}\n")
-    done = config("--check")
-    assert (done.returncode, len(done.stdout.splitlines())) == (USAGE, 1), done.stdout
-    assert done.stdout.startswith(f"onnx_recipes.py:{said}")
-
-
-@pytest.mark.parametrize(
-    "decorated",
-    [
-        "@onnx_ci.recipe(opsets=OPSETS, **MORE)\ndef net(): ...",
-        "@onnx_ci.recipe(expect={**GAPS, '10-9': 3})\ndef net(): ...",
-        "@onnx_ci.recipe(expect={9: onnx_ci.known_failure(RULE, 'x'), 10: onnx_ci.known_failure(*BOTH)})\ndef net(): ...",
-        "@onnx_ci.recipe(name=f'net{1}')\ndef net(): ...\n@onnx_ci.recipe(name=f'net{2}')\ndef net(): ...",
-        "if X:\n    @onnx_ci.recipe\n    def net(): ...\nelse:\n    @onnx_ci.recipe\n    def net(): ...",
-        "@onnx_ci.recipe(dynamic_axes={'x': {0: 'n'}}, expect={(9, 10): [onnx_ci.unsupported('x')]}, seed=-1)\ndef net(): ...",
-        "@onnx_ci.recipe(each={'a': {}, 'b': {'opsets': OPSETS}})\ndef net(case, weights=None, *rest, depth=3): ...",
-        "@onnx_ci.recipe(feedback=FED, steps=8)\ndef net(): ...",
-        "@onnx_ci.recipe(feedback={'a': 'b'}, step_inputs=lambda step, inputs: {}, **NAMES)\ndef net(): ...",
-        "@other.recipe(opset=9)\ndef net(): ...",
-        "def recipe(**_): return lambda f: f\n@recipe(opset=9)\ndef net(): ...",
-        "x = '\\d'",
-    ],
-)
-def test_what_only_a_run_can_tell_is_left_to_it(project, config, decorated):
-    project.write("onnx_recipes.py", f"import onnx_ci\n{decorated}\n")
+@pytest.mark.parametrize("content", ["import onnx_ci\n@onnx_ci.recipe(opset=9)\ndef net(): ...\n", "x = '\\d'"])
+def test_what_an_import_or_another_tool_shows_is_left_to_it(project, config, content):
+    project.write("onnx_recipes.py", content)
     done = config("--check")
     assert (done.returncode, done.stderr) == (PASSED, ""), done.stdout
 
@@ -226,19 +175,6 @@ def test_a_file_that_is_no_python_is_one_problem(project, config, content):
     assert done.stdout.startswith("onnx_recipes.py:1: ")
 
 
-def test_names_are_unique_over_files_and_packages_and_no_package_is_imported(project, config):
-    project.write("pyproject.toml", "[tool.onnx-ci]\npackages = ['mine.exports']\n")
-    project.write("mine/__init__.py", "raise SystemExit('it was run')")
-    project.write("mine/exports/__init__.py", "")
-    project.write("mine/exports/nets.py", "from onnx_ci import recipe\n@recipe\ndef net(): ...\n")
-    project.write("onnx_recipes.py", "import onnx_ci\n@onnx_ci.recipe\ndef net(): ...\n")
-    done = config("--check", PYTHONPATH=f"{project.root}:{ROOT}")
-    assert done.stdout.startswith(
-        "mine/exports/nets.py:3: the recipe name 'net' is already used by onnx_recipes.py:3; rename one"
-    )
-    assert done.returncode == USAGE
-
-
 def test_a_package_is_found_without_importing_what_is_around_it(project, monkeypatch):
     project.write("outer/__init__.py", "raise SystemExit('it was run')")
     project.write("outer/space/inner/nets.py", "")
@@ -246,8 +182,3 @@ def test_a_package_is_found_without_importing_what_is_around_it(project, monkeyp
     for name in ("outer.space", "outer.space.inner"):
         settings = load_settings(project.root, flags={"packages": name}, environment={})
         assert package_folders(settings) == [project.root.joinpath(*name.split(".")).resolve()]
-
-
-def test_the_projects_own_recipes_are_well_formed(project):
-    done = project.command("onnx_ci", "config", "--check", str(ROOT / "recipes"), ONNX_CI_RECIPE_FILES="*.py")
-    assert (done.returncode, done.stdout.startswith("settings and ")) == (PASSED, True)

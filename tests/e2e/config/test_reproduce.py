@@ -13,7 +13,7 @@ from onnx_ci.config.settings import load_settings
 def test_a_command_is_one_line_that_a_shell_reads_as_it_was_meant(project):
     value = "a\n::error::b\\'é"
     settings = load_settings(project.root, flags={"recipe_files": value}, environment={})
-    command = repeat_with_cli(cell(), settings)
+    command = repeat_with_cli(cell(), settings.shown(), settings.root)
     assert command.isprintable()
     words = subprocess.run(
         ["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}

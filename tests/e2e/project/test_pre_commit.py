@@ -79,7 +79,9 @@ def test_this_project_runs_them_itself():
 def test_config_reads_settings_and_recipes(project, try_hook):
     project.recipes(RIGHT)
     done = try_hook("onnx-ci-config")
-    assert (done.returncode, "with 1 recipe" in done.stdout) == (0, True), done.stdout + done.stderr
+    assert (done.returncode, "settings and 1 recipe file are well-formed" in done.stdout) == (0, True), (
+        done.stdout + done.stderr
+    )
     project.write("pyproject.toml", "[tool.onnx-ci]\nopset = 9\n")
     done = try_hook("onnx-ci-config")
     assert (done.returncode, "pyproject.toml:2: [tool.onnx-ci] has no setting 'opset'" in done.stdout) == (1, True)

@@ -48,28 +48,24 @@ def test_recipe_files_are_found_by_name_and_sorted(find, project):
     ]
 
 
-def test_a_pattern_with_a_folder_is_matched_from_the_root(find, project):
-    recipe_file(project, "exports/net.py", "net")
-    recipe_file(project, "deep/exports/net.py", "deep")
-    assert list(find(recipe_files="exports/*.py").recipes) == ["net"]
+NET = RECIPE.format(name="net")
 
 
-def test_a_class_of_exceptions_beside_a_recipe_is_none_of_its_marks(find, project):
-    project.write("onnx_recipes.py", "class WrongSizeError(Exception): ...", RECIPE.format(name="net"))
-    found = find()
+@pytest.mark.parametrize(
+    ("files", "paths", "flags"),
+    [
+        ({"exports/net.py": NET, "deep/exports/net.py": NET}, [], {"recipe_files": "exports/*.py"}),
+        ({"onnx_recipes.py": f"class WrongSizeError(Exception): ...\n{NET}"}, [], {}),  # which is no mark of pytest
+        ({"anything.py": NET}, ["anything.py"], {}),
+        ({"conftest.py": NET, "sub/conftest.py": "raise RuntimeError('imported')"}, [], {}),  # which has no recipes
+    ],
+    ids=["folder in pattern", "exception beside it", "named file", "conftest"],
+)
+def test_the_one_recipe_is_found_without_a_problem(find, project, files, paths, flags):
+    for path, content in files.items():
+        project.write(path, content)
+    found = find(*paths, **flags)
     assert (list(found.recipes), found.problems) == (["net"], [])
-
-
-def test_a_named_file_needs_no_pattern(find, project):
-    recipe_file(project, "anything.py", "net")
-    assert list(find("anything.py").recipes) == ["net"]
-
-
-def test_a_conftest_is_read_only_if_it_speaks_of_onnx_ci(find, project):
-    recipe_file(project, "conftest.py", "net")
-    project.write("sub/conftest.py", "raise RuntimeError('imported')")
-    catalogue = find()
-    assert (list(catalogue.recipes), catalogue.problems) == (["net"], [])
 
 
 def test_a_file_imports_its_neighbours_and_a_package_its_own_modules(find, project):

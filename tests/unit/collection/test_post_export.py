@@ -74,19 +74,24 @@ def test_what_is_wrong_with_a_pass_is_said(make, words):
 GAP = onnx_ci.known_failure("load-error", "why")
 
 
-def test_a_known_failure_can_be_about_one_pass():
-    recipe = declared(then=["onnxslim", "float16"], expect={"9-10 +float16": GAP, "dynamo +export": GAP, "+onnxslim": GAP})
-    assert recipe.expectations("torchscript", 9, "float16") == (GAP,)
-    assert recipe.expectations("torchscript", 11, "float16") == ()
-    assert recipe.expectations("torchscript", 9) == ()
-    assert recipe.expectations("dynamo", 18) == (GAP,)
-    assert recipe.expectations("dynamo", 18, "float16") == ()
-    assert recipe.expectations("dynamo", 18, "onnxslim") == (GAP,)
+PASSES_WITH_GAPS = {"then": ["onnxslim", "float16"], "expect": {"9-10 +float16": GAP, "dynamo +export": GAP, "+onnxslim": GAP}}
 
 
-def test_a_known_failure_without_a_pass_is_about_every_file():
-    recipe = declared(then="onnxslim", expect={"9": GAP})
-    assert recipe.expectations("torchscript", 9) == recipe.expectations("torchscript", 9, "onnxslim") == (GAP,)
+@pytest.mark.parametrize(
+    ("declaration", "cell", "expected"),
+    [
+        (PASSES_WITH_GAPS, ("torchscript", 9, "float16"), (GAP,)),
+        (PASSES_WITH_GAPS, ("torchscript", 11, "float16"), ()),
+        (PASSES_WITH_GAPS, ("torchscript", 9), ()),
+        (PASSES_WITH_GAPS, ("dynamo", 18), (GAP,)),
+        (PASSES_WITH_GAPS, ("dynamo", 18, "float16"), ()),
+        (PASSES_WITH_GAPS, ("dynamo", 18, "onnxslim"), (GAP,)),
+        ({"then": "onnxslim", "expect": {"9": GAP}}, ("torchscript", 9), (GAP,)),
+        ({"then": "onnxslim", "expect": {"9": GAP}}, ("torchscript", 9, "onnxslim"), (GAP,)),
+    ],
+)
+def test_a_known_failure_is_about_one_pass_or_else_about_every_file(declaration, cell, expected):
+    assert declared(**declaration).expectations(*cell) == expected
 
 
 def test_a_known_failure_of_a_pass_that_is_not_there_is_refused():

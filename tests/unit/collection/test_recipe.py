@@ -126,6 +126,8 @@ REST = "range(32, 129, 32) or onnx_ci.multiple_of(8), not"
         ({"max_drift": 0}, "max_drift must be a number above 0, not 0"),
         ({"max_drift": {"y": float("inf")}}, "max_drift must be a number above 0, not inf"),
         ({"rtol": "8"}, "rtol must be a number of at least 0, not '8'"),
+        ({"rtol": -1}, "rtol must be a number of at least 0, not -1"),
+        ({"dynamic_axes": {"x": {0: "n / 2"}}}, "the axis name 'n / 2' is an expression, which"),
         (
             {"dynamic_sizes": {"n": []}},
             "dynamic_sizes['n'] must be sizes of at least 1, such as (40, 56), range(32, 129, 32) or onnx_ci.multiple_of(8), not []",

@@ -10,8 +10,7 @@ from toolbox.records import cell, failed, passed
 
 from onnx_ci import CellResult, Culprit, Severity, SourceLine, Status
 from onnx_ci.report.causes import causes_of, common_causes, shared_failures
-from onnx_ci.report.excerpt import excerpt
-from onnx_ci.report.text import describe_outcome, finding_lines
+from onnx_ci.report.text import describe_outcome, excerpt, finding_lines
 from onnx_ci.results.rules import finding
 
 LINE, OTHER = (SourceLine(file="net.py", line=number, text="x = x * n") for number in (7, 9))

@@ -19,7 +19,6 @@ from onnx_ci.report.text import (
     conclusion_lines,
     describe_exclusions,
     describe_outcome,
-    describe_outcomes,
     describe_result,
     detail_lines,
     finding_lines,
@@ -121,12 +120,12 @@ def noted(*findings, **changes):
 def test_cells_of_a_recipe_that_have_one_status_are_told_in_one_line():
     several = [passed(0.3), noted(opset=10), replace(passed(2.26, opset=17), cached=True), passed(opset=12, device="cuda")]
     assert format_cells(several) == "a/b.py::net  opsets 9-10,17 on cpu, opset 12 on cuda"
-    assert describe_outcomes(several) == "passed (drift at most 2.3; 1 note; 1 cached)"
-    assert describe_outcomes([passed(0.0), passed(0.0)]) == "passed (drift at most 0)"
-    assert describe_outcomes([passed(0.0), passed(0.03)]) == "passed (drift below 0.1)"
-    assert describe_outcomes([warned(), warned(opset=10)]) == "passed (drift at most 1.5; 1 warning)"
-    assert describe_outcomes([skipped(), skipped(opset=10)]) == "skipped"
-    assert describe_outcomes([failed(), failed(opset=10)]) == "failed (numeric-drift)"
+    assert describe_outcome(*several) == "passed (drift at most 2.3; 1 note; 1 cached)"
+    assert describe_outcome(passed(0.0), passed(0.0)) == "passed (drift at most 0)"
+    assert describe_outcome(passed(0.0), passed(0.03)) == "passed (drift below 0.1)"
+    assert describe_outcome(warned(), warned(opset=10)) == "passed (drift at most 1.5; 1 warning)"
+    assert describe_outcome(skipped(), skipped(opset=10)) == "skipped"
+    assert describe_outcome(failed(), failed(opset=10)) == "failed (numeric-drift)"
     assert describe_outcome(noted()) == "passed (drift 1.5; 1 note)"
 
 
@@ -197,7 +196,7 @@ def _at(*nodes, frozen=None):
 )
 def test_an_explanation_names_other_versions_where_a_node_is_wrong_on_its_own(rule, culprit, is_named):
     result = CellResult(cell=cell(), status=Status.FAILED, findings=(replace(finding(rule, "it"), culprits=(culprit,)),))
-    text = describe_result(result, "the command", versions="onnx-ci versions net::opset9-cpu")
+    text = describe_result(result, "the command", about="onnx-ci {} net::opset9-cpu".format)
     assert ("try other versions: onnx-ci versions net::opset9-cpu" in text.splitlines()) == is_named
 
 
@@ -234,7 +233,7 @@ def test_a_condition_is_said_to_be_true_only_where_that_is_known(code, words):
 )
 def test_remedies_are_tried_for_a_file_that_is_wrong_and_not_for_one_that_differs_from_its_baseline(rules, is_named):
     result = CellResult(cell=cell(), status=Status.FAILED, findings=tuple(finding(rule, "it") for rule in rules))
-    text = describe_result(result, "the command", fix="onnx-ci fix net::opset9-cpu")
+    text = describe_result(result, "the command", about="onnx-ci {} net::opset9-cpu".format)
     assert ("try remedies: onnx-ci fix net::opset9-cpu" in text.splitlines()) == is_named
 
 
@@ -253,11 +252,11 @@ def test_a_command_repeats_the_cell_from_where_the_user_stands(project, monkeypa
     (project.root / "sub").mkdir()
     monkeypatch.chdir(project.root / "sub")
     special = cell(device="cuda:1", exporter="dynamo")
-    assert repeat_with_pytest(special, settings) == (
+    assert repeat_with_pytest(special, settings.shown(), settings.root) == (
         "pytest --onnx-export --onnx-opsets=9 --onnx-devices=cuda:1 --onnx-exporters=dynamo "
         "'--onnx-weights=net=a b.pt' --onnx-max-drift=3 --no-onnx-cache ../a/b.py::net::opset9-cuda:1-dynamo"
     )
-    assert repeat_with_cli(cell(), settings) == (
+    assert repeat_with_cli(cell(), settings.shown(), settings.root) == (
         "onnx-ci run --opsets=9 '--weights=net=a b.pt' --max-drift=3 --no-cache --select=net::opset9-cpu ../a/b.py"
     )
 
@@ -265,7 +264,9 @@ def test_a_command_repeats_the_cell_from_where_the_user_stands(project, monkeypa
 def test_a_command_names_the_device_that_a_file_sets_otherwise(project):
     project.write("pyproject.toml", '[tool.onnx-ci]\ndevices = ["cuda"]\n')
     settings = load_settings(project.root, environment={})
-    assert repeat_with_cli(cell(), settings).startswith("onnx-ci run --opsets=9 --devices=cpu --no-cache ")
+    assert repeat_with_cli(cell(), settings.shown(), settings.root).startswith(
+        "onnx-ci run --opsets=9 --devices=cpu --no-cache "
+    )
 
 
 @pytest.mark.parametrize(
@@ -284,7 +285,7 @@ def test_a_report_read_back_gives_the_command_that_the_run_gave(project, flags, 
     write_json(RunReport(environment={}, settings=settings.shown(), cells=results), project.root / "r.json")
     repeat = repeat_from(read_json(project.root / "r.json"), project.root)
     then = repeat_with_pytest if given_by is SettingSource.PYTEST else repeat_with_cli
-    assert [repeat(each.cell) for each in results] == [then(each.cell, settings) for each in results]
+    assert [repeat(each.cell) for each in results] == [then(each.cell, settings.shown(), settings.root) for each in results]
 
 
 HOSTILE = "<script>|`*_[x](y)\n::error::no\n| a |\n```\n@everyone #1 \udcff\x1b[31m"

@@ -8,7 +8,7 @@ from hypothesis import given
 from toolbox.any_report import reports
 from toolbox.records import cell, drift, report, setting
 
-from onnx_ci import Cell, CellResult, Problem, Revision, RunReport, Similarity, Status
+from onnx_ci import Cell, CellResult, Revision, RunReport, Similarity, Status
 from onnx_ci.results.files import as_text
 from onnx_ci.results.rules import RULES, finding
 
@@ -97,20 +97,6 @@ def test_a_report_that_is_written_cell_by_cell_is_the_document_that_it_is_as_a_w
 @pytest.mark.parametrize(("device", "gpu"), [("cpu", None), ("cuda", "cuda:0"), ("cuda:0", "cuda:0"), ("cuda:1", "cuda:1")])
 def test_a_gpu_has_one_name(device, gpu):
     assert cell(device=device).gpu == gpu
-
-
-def test_a_report_that_lacks_a_device_and_nothing_else_says_so():
-    lacking = CellResult(cell=cell(device="cuda"), status=Status.ERROR, findings=(finding("missing-device", "no cuda: x"),))
-    wrong = CellResult(cell=cell(opset=10), status=Status.FAILED, findings=(finding("numeric-drift", "off"),))
-    right = CellResult(cell=cell(), status=Status.PASSED)
-    assert report(right, lacking).missing_device == "no cuda: x"
-    for more in (
-        report(wrong, lacking),
-        report(lacking, not_run=("a",)),
-        report(right),
-        report(lacking, problems=(Problem(source="a", message="b"),)),
-    ):
-        assert more.missing_device == ""
 
 
 def test_what_a_later_version_adds_to_a_report_is_passed_over():
@@ -204,29 +190,6 @@ def test_a_report_without_a_field_is_refused(path):
     del place[last]
     with pytest.raises(ValueError, match=f"has no '{last}'"):
         RunReport.from_json(data)
-
-
-@pytest.mark.parametrize(
-    ("statuses", "verdict"),
-    [
-        ((), "nothing-ran"),
-        ((Status.SKIPPED,), "nothing-ran"),
-        ((Status.PASSED, Status.SKIPPED), "passed"),
-        ((Status.PASSED, Status.XFAILED), "passed"),
-        ((Status.PASSED, Status.FAILED), "failed"),
-        ((Status.PASSED, Status.ERROR), "failed"),
-        ((Status.PASSED, Status.XPASSED), "failed"),
-    ],
-)
-def test_zero_judged_cells_are_never_a_success(statuses, verdict):
-    assert report(*(CellResult(cell=cell(), status=status) for status in statuses)).verdict == verdict
-
-
-def test_a_problem_and_a_cell_that_did_not_run_fail_the_run():
-    passed = CellResult(cell=cell(), status=Status.PASSED)
-    assert report(passed).verdict == "passed"
-    assert report(passed, problems=(Problem(source="x.py", message="broken"),)).verdict == "failed"
-    assert report(passed, not_run=("x",)).verdict == "failed"
 
 
 def test_the_worst_output_is_the_one_nearest_to_its_limit():

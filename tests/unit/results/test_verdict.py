@@ -8,7 +8,7 @@ import itertools
 import pytest
 from toolbox.records import cell, drift, report
 
-from onnx_ci import Severity, Status
+from onnx_ci import Problem, Severity, Status
 from onnx_ci.errors import ExitCode
 from onnx_ci.report.text import finding_lines
 from onnx_ci.results.records import CellEvidence, CellResult, SkipCause
@@ -469,11 +469,13 @@ def test_the_missing_device_is_named_only_where_nothing_else_went_wrong():
         assert missing_device(results, problems=problems, not_run=not_run) == ("no cuda: no driver" if is_only else "")
 
 
-def test_a_report_has_the_verdict_of_its_cells():
+@pytest.mark.parametrize("wrong", [{}, {"problems": (Problem(source="x.py", message="broken"),)}, {"not_run": ("x",)}])
+def test_a_report_has_the_verdict_of_its_cells_and_of_what_kept_others_from_running(wrong):
+    counts = {name: len(values) for name, values in wrong.items()}
     for results in ((), (RIGHT,), (ABSENT,), (LACKING,), (RIGHT, WRONG), (INTERNAL,)):
-        whole = report(*results)
+        whole = report(*results, **wrong)
         assert (whole.verdict, whole.exit_code, whole.missing_device) == (
-            run_verdict(results), exit_code(results), missing_device(results),
+            run_verdict(results, **counts), exit_code(results, **counts), missing_device(results, **counts),
         )  # fmt: skip
         assert whole.summary["verdict"] == str(whole.verdict)
 
