@@ -219,7 +219,7 @@ class Session:
 
             self._engine = open_engine(self.settings, self._recipes, share=self._workers)
             if self._workers == 1:  # with several workers, it is not known in advance which cells run here
-                self._engine.expect(spec for id, spec in self._specs.items() if id not in self._ahead)
+                self._engine.expect(spec for id, spec in self._specs.items() if id not in self._results)
         return self._engine
 
     def events(self) -> Iterator[Waiting | CellJudged]:

@@ -903,3 +903,26 @@ def test_verify_finds_swapped_outputs(project, cli):
         done.returncode,
         "name-mismatch: the outputs are declared as low, high, but the graph has high, low" in done.stdout,
     ) == (1, True)
+
+
+def test_a_cell_with_a_kept_verdict_is_not_run_beside_the_others(project):
+    for name in ("first", "second"):
+        project.write(
+            f"recipe_{name}.py",
+            f"""
+            import onnx_ci, torch
+
+            @onnx_ci.recipe(input_names=["x"], output_names=["y"])
+            def {name}():
+                return torch.nn.ReLU(), (torch.randn(3, 4),)
+            """,
+        )
+    cache = project.root.parent / "cache"
+    files = ("recipe_first.py", "recipe_second.py")
+    command = ("onnx_ci", "run", *files, "--opsets=13", "--jobs=2", f"--cache={cache}", "--report=r.json")
+    assert project.command(*command).returncode == 0
+    slow = (project.root / "recipe_second.py").read_text().replace("    return", "    __import__('time').sleep(5)\n    return")
+    project.write("recipe_second.py", slow)  # there is time to run the first one beside it
+    assert project.command(*command).returncode == 0
+    report = json.loads((project.root / "r.json").read_text())
+    assert {cell["recipe"]: cell["cached"] for cell in report["cells"]} == {"first": True, "second": False}
