@@ -178,7 +178,9 @@ def format_counts(report: RunReport) -> str:
     together = " together" if report.merged_from else ""
     comma = "," if from_cache and not problems else ""
     cells = count(len(report.cells), "cell")
-    return f"{cells}: {counts}{from_cache}{problems}{comma} in {report.seconds:.1f} s{together}"
+    effort = report.settings.get("effort")
+    quick = ", on the examples alone (effort=quick)" if effort is not None and effort.value == "quick" else ""
+    return f"{cells}: {counts}{from_cache}{problems}{comma} in {report.seconds:.1f} s{together}{quick}"
 
 
 def format_duration(seconds: float) -> str:

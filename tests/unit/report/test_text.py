@@ -92,6 +92,13 @@ def test_the_summary_counts_and_names_what_kept_cells_from_running():
     assert lines[-3:] == conclusion_lines(whole) == last
 
 
+def test_a_quick_run_says_so_in_its_last_line():
+    full = report(passed(), seconds=2.0)
+    assert conclusion_lines(full) == ["1 cell: 1 passed in 2.0 s"]
+    quick = replace(full, settings={"effort": setting("quick")})
+    assert conclusion_lines(quick) == ["1 cell: 1 passed in 2.0 s, on the examples alone (effort=quick)"]
+
+
 def test_a_warning_is_told_once_and_counted():
     results = report(warned(), warned(opset=10), passed(opset=11), seconds=2.0)
     lines = summary_lines(results)
