@@ -26,7 +26,7 @@ from onnx_ci.owners import Owner, owner_of
         ("/another/environment/site-packages/zoo/net.py", Owner.LIBRARY),
         ("/home/me/project/net.py", Owner.PROJECT),
         ("/home/me/project/torch/net.py", Owner.PROJECT),
-        (str(Path(onnx_ci.__file__).parents[1] / "recipes/models/alexnet.py"), Owner.PROJECT),
+        (str(Path(__file__).parents[2] / "recipes/models/alexnet.py"), Owner.PROJECT),
     ],
 )
 def test_whose_code_a_file_is(file, owner):
