@@ -44,7 +44,7 @@ from onnx_ci.matrix.plan import CellTask, task_of
 from onnx_ci.opsets import default_exporter
 from onnx_ci.pipeline.export.exporter import Artifact, Export
 from onnx_ci.pipeline.inputs.random_values import random_like
-from onnx_ci.pipeline.model.arrays import as_array
+from onnx_ci.pipeline.model.tensors import as_array
 from onnx_ci.pipeline.post_export.apply import Applied
 from onnx_ci.pipeline.post_export.shipped_reference import ShippedReference
 from onnx_ci.results.records import Cell, Status

@@ -24,7 +24,7 @@ from onnx_ci.onnx_model.signature import opset_of
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
 from onnx_ci.pipeline.export.exporter import Artifact
 from onnx_ci.pipeline.export.exporter import export as export_step
-from onnx_ci.pipeline.model.live_model import PrepareError
+from onnx_ci.pipeline.model.call import PrepareError
 from onnx_ci.pipeline.prepare.prepare import prepare
 from onnx_ci.plugins import EXPORTERS
 from onnx_ci.processes.scratch import scratch_folder

@@ -94,7 +94,7 @@ def _inputs(recipes: Recipes, cells: Collection[Cell]) -> dict[tuple[str, str], 
 
 
 def _send_inputs(spec: CellSpec, settings: Settings, recipe: Recipe, send: Send) -> None:
-    from onnx_ci.pipeline.model.live_model import PrepareError, SkippedByRecipeError
+    from onnx_ci.pipeline.model.call import PrepareError, SkippedByRecipeError
     from onnx_ci.pipeline.prepare.prepare import describe_inputs
     from onnx_ci.processes.capture import captured
 

@@ -35,7 +35,7 @@ from onnx_ci.pipeline.judge import JudgedFile, Judgement, judge
 from onnx_ci.pipeline.locate.locate import located
 from onnx_ci.pipeline.locate.parts import located_by_parts
 from onnx_ci.pipeline.model import devices
-from onnx_ci.pipeline.model.live_model import PrepareError, SkippedByRecipeError
+from onnx_ci.pipeline.model.call import PrepareError, SkippedByRecipeError
 from onnx_ci.pipeline.model.places import is_in_project
 from onnx_ci.pipeline.post_export.apply import apply_pass
 from onnx_ci.pipeline.post_export.shipped_reference import calibration_feeds

@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass, field
 
 from onnx_ci.matrix.plan import CellTask
-from onnx_ci.pipeline.model.live_model import PrepareError, SkippedByRecipeError
+from onnx_ci.pipeline.model.call import PrepareError, SkippedByRecipeError
 from onnx_ci.pipeline.post_export.shipped_reference import ShippedReference
 from onnx_ci.pipeline.prepare.prepare import Prepared, Weights, prepare
 from onnx_ci.processes.capture import timed

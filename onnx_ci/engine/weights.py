@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from onnx_ci.engine.evidence import Trial
 from onnx_ci.engine.shared import Shared
 from onnx_ci.matrix.plan import CellTask
-from onnx_ci.pipeline.model.live_model import PrepareError, SkippedByRecipeError
+from onnx_ci.pipeline.model.call import PrepareError, SkippedByRecipeError
 from onnx_ci.pipeline.prepare.prepare import Prepared, Weights
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding

@@ -12,7 +12,7 @@ from onnx_ci.onnx_model.precision import lowest_precision
 from onnx_ci.onnx_model.signature import read_model, read_signature
 from onnx_ci.pipeline.compare.runtime_run import feeds_of
 from onnx_ci.pipeline.inputs.probes import Probe
-from onnx_ci.pipeline.model.live_model import with_inputs
+from onnx_ci.pipeline.model.call import with_inputs
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.reference.perturbation import perturbed_runs
 from onnx_ci.pipeline.reference.reference import Reference, lowered_reference, quantized_reference

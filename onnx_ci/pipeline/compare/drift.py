@@ -13,7 +13,7 @@ import torch
 from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.onnx_model.precision import PRECISIONS
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, EXTREME_TOLERANCE, InputStatus, Probe
-from onnx_ci.pipeline.model.live_model import dtype_name, has_noise, is_float8
+from onnx_ci.pipeline.model.tensors import dtype_name, has_noise, is_float8
 from onnx_ci.pipeline.reference import runtime_rounding
 from onnx_ci.pipeline.reference.reference import spread
 from onnx_ci.results.records import Finding, OutputDrift, Severity, Similarity

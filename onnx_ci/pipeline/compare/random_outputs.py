@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, Probe
-from onnx_ci.pipeline.model.live_model import has_noise
+from onnx_ci.pipeline.model.tensors import has_noise
 from onnx_ci.pipeline.reference.random_samples import ROUNDS, Sample, index_of
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding

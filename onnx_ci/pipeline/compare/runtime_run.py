@@ -19,9 +19,8 @@ from onnx_ci.pipeline.compare.drift import compare_refined
 from onnx_ci.pipeline.compare.random_outputs import compare_random
 from onnx_ci.pipeline.contract import contract
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, Probe
-from onnx_ci.pipeline.model.arrays import as_array, in_declared_type
 from onnx_ci.pipeline.model.devices import ran_out_of_memory
-from onnx_ci.pipeline.model.live_model import is_finite
+from onnx_ci.pipeline.model.tensors import as_array, in_declared_type, is_finite
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.reference.random_samples import Sample, sample_of
 from onnx_ci.pipeline.run.files_together import FilesTogether, RunFilesError

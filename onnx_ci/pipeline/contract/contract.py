@@ -19,7 +19,8 @@ from onnx_ci.collection.axis_sizes import (
 from onnx_ci.onnx_model.signature import Signature, Value, check_paths, check_weights, data_type_name
 from onnx_ci.opsets import CUSTOM
 from onnx_ci.pipeline.inputs.probes import Probe
-from onnx_ci.pipeline.model.live_model import default_values, dtype_name, wrapper_without_constants
+from onnx_ci.pipeline.model.call import default_values, wrapper_without_constants
+from onnx_ci.pipeline.model.tensors import dtype_name
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.results.records import Cell, Finding, Severity
 from onnx_ci.results.rules import finding

@@ -9,8 +9,9 @@ import torch
 
 from onnx_ci.onnx_model.files import files_in
 from onnx_ci.onnx_model.signature import Signature, Value, data_type_name
-from onnx_ci.pipeline.model.live_model import has_noise, input_tensors, is_finite
+from onnx_ci.pipeline.model.call import input_tensors
 from onnx_ci.pipeline.model.tensor_sketch import sketch
+from onnx_ci.pipeline.model.tensors import has_noise, is_finite
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.results.records import DeclaredValue, ExportFacts, OutputValues
 

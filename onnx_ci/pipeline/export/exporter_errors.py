@@ -19,8 +19,8 @@ from onnx_ci.onnx_model.files import NotAModelError
 from onnx_ci.opsets import CUSTOM
 from onnx_ci.pipeline.export.error_lines import line_of_error, line_that_fixes, was_unhandled
 from onnx_ci.pipeline.export.handling import handling_of
+from onnx_ci.pipeline.model.call import bound_arguments, wrapper_by_position, wrapper_without_constants
 from onnx_ci.pipeline.model.containers import containers_in, name_of, named_leaves
-from onnx_ci.pipeline.model.live_model import bound_arguments, wrapper_by_position, wrapper_without_constants
 from onnx_ci.pipeline.model.module import exportable
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.processes.capture import ESCAPES

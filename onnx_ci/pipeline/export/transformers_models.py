@@ -18,8 +18,8 @@ from torch.utils import _pytree as pytree  # where classes are registered for to
 
 from onnx_ci.errors import EnvironmentLacksError, RecipeError
 from onnx_ci.pipeline.export.protocol import ExportRequest
-from onnx_ci.pipeline.model.live_model import tensor_leaves
 from onnx_ci.pipeline.model.module import signature_of
+from onnx_ci.pipeline.model.operators import tensor_leaves
 
 
 class TransformersExporter:

@@ -26,9 +26,10 @@ from onnx_ci.collection.axis_sizes import (
 )
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.errors import RecipeError, did_you_mean
+from onnx_ci.pipeline.model.call import Call, PrepareError, bound_arguments, recipe_error
 from onnx_ci.pipeline.model.containers import children_of, keys_of, named_leaves
-from onnx_ci.pipeline.model.live_model import Call, Outputs, PrepareError, bound_arguments, recipe_error
 from onnx_ci.pipeline.model.module import signature_of
+from onnx_ci.pipeline.model.tensors import Outputs
 from onnx_ci.results.rules import finding
 from onnx_ci.text import listed
 

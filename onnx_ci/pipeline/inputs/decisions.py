@@ -26,17 +26,10 @@ import torch
 from onnx_ci.pipeline.inputs import tracked_numbers
 from onnx_ci.pipeline.inputs.tracked_numbers import NumbersMode, reporting_to, tracked_conversions
 from onnx_ci.pipeline.inputs.uses import InputUse, UsesObserver
+from onnx_ci.pipeline.model.call import Call, PrepareError, input_tensors
 from onnx_ci.pipeline.model.copies import Copies
-from onnx_ci.pipeline.model.live_model import (
-    Call,
-    OperatorMode,
-    PrepareError,
-    force_eager,
-    in_small_operators,
-    input_tensors,
-    run_tree,
-    tensor_leaves,
-)
+from onnx_ci.pipeline.model.operators import OperatorMode, tensor_leaves
+from onnx_ci.pipeline.model.running import force_eager, in_small_operators, run_tree
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,8 @@ from onnx_ci.pipeline.inputs.decisions import Decision
 from onnx_ci.pipeline.inputs.domains import InputDomains
 from onnx_ci.pipeline.inputs.probes import Inputs, is_float
 from onnx_ci.pipeline.inputs.sizes import Following
-from onnx_ci.pipeline.model.live_model import PrepareError, is_finite
+from onnx_ci.pipeline.model.call import PrepareError
+from onnx_ci.pipeline.model.tensors import is_finite
 
 MAX_ELEMENTS = 2**20
 """How many elements larger inputs may have."""

@@ -18,7 +18,8 @@ from onnx_ci.errors import did_you_mean
 from onnx_ci.pipeline.inputs.domain_values import DrawError, Sizes, contains, draw, edges
 from onnx_ci.pipeline.inputs.inferred_domains import inferred_domains
 from onnx_ci.pipeline.inputs.uses import InputUse
-from onnx_ci.pipeline.model.live_model import dtype_name, recipe_error
+from onnx_ci.pipeline.model.call import recipe_error
+from onnx_ci.pipeline.model.tensors import dtype_name
 from onnx_ci.results.records import InputDomain
 
 

@@ -14,7 +14,7 @@ import torch
 
 from onnx_ci.collection.domains import Boxes, Domain, Integers, Lengths, Mask, OneHot, Permutations, Segments, Unchanged
 from onnx_ci.pipeline.inputs.uses import InputUse
-from onnx_ci.pipeline.model.live_model import is_float8
+from onnx_ci.pipeline.model.tensors import is_float8
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,10 @@ from typing import Protocol, Self
 
 import torch
 
+from onnx_ci.pipeline.model.call import PrepareError
 from onnx_ci.pipeline.model.copies import Copies
-from onnx_ci.pipeline.model.live_model import Outputs, PrepareError, is_float8, run
+from onnx_ci.pipeline.model.running import run
+from onnx_ci.pipeline.model.tensors import Outputs, is_float8
 from onnx_ci.pipeline.reference.random_samples import Sample, random_reference, runs_needed, sample_of
 from onnx_ci.pipeline.reference.reference import (
     Reference,

@@ -8,7 +8,7 @@ import torch
 
 from onnx_ci.pipeline.inputs.domains import UNKNOWN, InputDomains
 from onnx_ci.pipeline.inputs.probes import Inputs, Probe, Prober, is_integer
-from onnx_ci.pipeline.model.live_model import is_finite
+from onnx_ci.pipeline.model.tensors import is_finite
 
 
 def fresh_probes(prober: Prober, domains: InputDomains = UNKNOWN) -> list[Probe]:

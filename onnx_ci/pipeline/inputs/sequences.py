@@ -22,20 +22,11 @@ from onnx_ci.pipeline.inputs.axes import DeclaredAxes
 from onnx_ci.pipeline.inputs.domains import UNKNOWN, InputDomains
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.inputs.random_values import drawn_like
+from onnx_ci.pipeline.model.call import Call, PrepareError, filled, input_tensors, recipe_error, with_inputs
 from onnx_ci.pipeline.model.containers import tensors_in
 from onnx_ci.pipeline.model.copies import Copies
-from onnx_ci.pipeline.model.live_model import (
-    Call,
-    Outputs,
-    PrepareError,
-    dtype_name,
-    filled,
-    input_tensors,
-    recipe_error,
-    run,
-    seeded,
-    with_inputs,
-)
+from onnx_ci.pipeline.model.running import run, seeded
+from onnx_ci.pipeline.model.tensors import Outputs, dtype_name
 from onnx_ci.pipeline.reference.reference import Reference, make_reference
 from onnx_ci.pipeline.reference.runtime_rounding import with_runtime_rounding
 from onnx_ci.results.records import Finding, Severity

@@ -18,7 +18,7 @@ from onnx_ci.pipeline.inputs.domains import UNKNOWN, InputDomains
 from onnx_ci.pipeline.inputs.probes import Inputs, InputStatus, Probe, Prober, is_same
 from onnx_ci.pipeline.inputs.random_values import random_inputs
 from onnx_ci.pipeline.inputs.special_rows import SpecialRows
-from onnx_ci.pipeline.model.live_model import PrepareError
+from onnx_ci.pipeline.model.call import PrepareError
 
 Following = Callable[[Inputs], Mapping[int, torch.Tensor]]
 """From inputs to those among them that a recipe computes from the others, by position, such as the mask of a cache."""

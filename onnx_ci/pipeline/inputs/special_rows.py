@@ -17,7 +17,7 @@ import torch
 from onnx_ci.pipeline.inputs.axes import InputAxes
 from onnx_ci.pipeline.inputs.probes import EXTREME_TOLERANCE, Inputs, InputStatus, Probe, Prober, is_same
 from onnx_ci.pipeline.inputs.special_values import Variation
-from onnx_ci.pipeline.model.live_model import Outputs, has_noise, is_finite, is_float8
+from onnx_ci.pipeline.model.tensors import Outputs, has_noise, is_finite, is_float8
 from onnx_ci.pipeline.reference.channel_noise import ChannelNoise
 from onnx_ci.pipeline.reference.reference import Reference, proportional_reference
 from onnx_ci.text import listed

@@ -11,8 +11,8 @@ from onnx_ci.collection.domains import Mask
 from onnx_ci.pipeline.inputs.domains import InputDomains
 from onnx_ci.pipeline.inputs.probes import Inputs, InputStatus, Probe, Prober, is_float, is_integer
 from onnx_ci.pipeline.inputs.uses import InputUse
-from onnx_ci.pipeline.model.live_model import is_finite
 from onnx_ci.pipeline.model.module import code_of, unlike_others
+from onnx_ci.pipeline.model.tensors import is_finite
 
 LARGE = 10.0
 """The factor of the example's floating values in the probe of large values."""

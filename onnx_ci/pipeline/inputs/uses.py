@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
 from onnx_ci.pipeline.inputs.probes import is_integer
-from onnx_ci.pipeline.model.live_model import OperatorMode, named_arguments, tensor_leaves, written_to
+from onnx_ci.pipeline.model.operators import OperatorMode, named_arguments, tensor_leaves, written_to
 
 _Numbers = MutableMapping[torch.Tensor, torch.Tensor]
 

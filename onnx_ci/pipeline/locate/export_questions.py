@@ -22,8 +22,10 @@ import torch
 from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.pipeline.compare.drift import compare_refined
 from onnx_ci.pipeline.inputs.probes import Probe
-from onnx_ci.pipeline.model.live_model import Outputs, PrepareError, force_eager, run, with_inputs
+from onnx_ci.pipeline.model.call import PrepareError, with_inputs
 from onnx_ci.pipeline.model.places import CallPlaces, is_of_toolchain, source_line
+from onnx_ci.pipeline.model.running import force_eager, run
+from onnx_ci.pipeline.model.tensors import Outputs
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.reference.reference import proportional_reference
 from onnx_ci.processes.clock import CLOCK

@@ -41,18 +41,11 @@ from onnx_ci.pipeline.inputs.tracked_numbers import (
     reporting_to,
     tracked_conversions,
 )
-from onnx_ci.pipeline.model.live_model import (
-    Outputs,
-    PrepareError,
-    force_eager,
-    has_noise,
-    largest_value,
-    run,
-    run_tree,
-    tensor_leaves,
-    with_inputs,
-)
+from onnx_ci.pipeline.model.call import PrepareError, with_inputs
+from onnx_ci.pipeline.model.operators import tensor_leaves
 from onnx_ci.pipeline.model.places import CallPlaces, innermost, is_of_toolchain, source_line
+from onnx_ci.pipeline.model.running import force_eager, run, run_tree
+from onnx_ci.pipeline.model.tensors import Outputs, has_noise, largest_value
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.reduce.program import is_in_place, is_random, mapped
 from onnx_ci.pipeline.reference.reference import proportional_reference

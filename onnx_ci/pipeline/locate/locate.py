@@ -26,7 +26,7 @@ from onnx_ci.pipeline.locate.frozen_lines import Replay
 from onnx_ci.pipeline.locate.model_trace import TooLargeError, trace_model
 from onnx_ci.pipeline.locate.optimizer_passes import guilty_passes, is_of_optimizer, with_passes
 from onnx_ci.pipeline.locate.single_nodes import NodeRunner
-from onnx_ci.pipeline.model.live_model import input_tensors
+from onnx_ci.pipeline.model.call import input_tensors
 from onnx_ci.pipeline.prepare.prepare import Prepared, axes_of_one
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.processes.clock import CLOCK

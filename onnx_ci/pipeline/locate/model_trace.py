@@ -15,18 +15,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
 from onnx_ci.pipeline.inputs.probes import Probe
+from onnx_ci.pipeline.model.call import Call, input_tensors
 from onnx_ci.pipeline.model.copies import Copies
-from onnx_ci.pipeline.model.live_model import (
-    Call,
-    WrappingMode,
-    has_noise,
-    has_same_values,
-    in_small_operators,
-    input_tensors,
-    largest_value,
-    tensor_leaves,
-)
+from onnx_ci.pipeline.model.operators import WrappingMode, tensor_leaves
 from onnx_ci.pipeline.model.places import CallPlaces
+from onnx_ci.pipeline.model.running import in_small_operators
+from onnx_ci.pipeline.model.tensors import has_noise, has_same_values, largest_value
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.reference.float64 import run_in_float64
 from onnx_ci.pipeline.reference.reference import unit_in_last_place

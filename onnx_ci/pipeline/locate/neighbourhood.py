@@ -9,7 +9,7 @@ import torch
 
 from onnx_ci.pipeline.locate.model_trace import ModelTrace
 from onnx_ci.pipeline.locate.single_nodes import FileNode, NodeError, NodeRunner
-from onnx_ci.pipeline.model.live_model import differences, has_noise
+from onnx_ci.pipeline.model.tensors import differences, has_noise
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import NodeStep, SourceLine
 

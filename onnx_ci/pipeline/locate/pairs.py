@@ -15,7 +15,7 @@ import torch
 
 from onnx_ci.pipeline.locate.model_trace import ModelTrace
 from onnx_ci.pipeline.locate.single_nodes import FileNode, NodeError, NodeRunner
-from onnx_ci.pipeline.model.live_model import differences, has_noise
+from onnx_ci.pipeline.model.tensors import differences, has_noise
 
 _AS_CLOSE = 4
 """How many times as far as the closest value another one may be and still count as just as close."""

@@ -17,7 +17,7 @@ from onnx import AttributeProto, NodeProto
 from onnx_ir.tensor_adapters import from_torch_dtype
 
 from onnx_ci.onnx_model.contents import graphs_in
-from onnx_ci.pipeline.model.arrays import as_tensor
+from onnx_ci.pipeline.model.tensors import as_tensor
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime, OnnxRuntimeSession
 
 Values = Mapping[str, torch.Tensor]

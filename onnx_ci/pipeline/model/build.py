@@ -19,20 +19,17 @@ from onnx_ci.collection.keywords import RecipeKeywords, fields_of
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.errors import OnnxCiError, describe_exception
 from onnx_ci.pipeline.model import devices
-from onnx_ci.pipeline.model.containers import containers_in, name_of, named_leaves
-from onnx_ci.pipeline.model.global_state import watched
-from onnx_ci.pipeline.model.live_model import (
+from onnx_ci.pipeline.model.call import (
     Call,
     SkippedByRecipeError,
     bound_arguments,
     input_tensors,
     names_in_model,
     recipe_error,
-    run_tree,
-    seeded,
-    tensor_leaves,
     with_own_inputs,
 )
+from onnx_ci.pipeline.model.containers import containers_in, name_of, named_leaves
+from onnx_ci.pipeline.model.global_state import watched
 from onnx_ci.pipeline.model.loaded_weights import watch_loading
 from onnx_ci.pipeline.model.module import (
     as_model,
@@ -48,6 +45,8 @@ from onnx_ci.pipeline.model.module import (
     unlisted,
     weights_of,
 )
+from onnx_ci.pipeline.model.operators import tensor_leaves
+from onnx_ci.pipeline.model.running import run_tree, seeded
 from onnx_ci.processes.signals import no_forks_leave
 from onnx_ci.text import listed
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from onnx_ci.pipeline.model.call import Call, input_tensors, recipe_error, with_inputs, with_own_inputs
 from onnx_ci.pipeline.model.float64_on_use import Float64OnUse
-from onnx_ci.pipeline.model.live_model import Call, input_tensors, recipe_error, run_tree, with_inputs, with_own_inputs
 from onnx_ci.pipeline.model.module import (
     has_closures,
     keep_modes,
@@ -23,6 +23,7 @@ from onnx_ci.pipeline.model.module import (
     to_cpu,
     weights_of,
 )
+from onnx_ci.pipeline.model.running import run_tree
 
 LARGE = 2**29
 """From how many bytes of weights on memory counts more than time."""

@@ -21,7 +21,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
-from onnx_ci.pipeline.model.live_model import WrappingMode, is_higher_order, tensor_leaves, written_to
+from onnx_ci.pipeline.model.operators import WrappingMode, is_higher_order, tensor_leaves, written_to
 
 LEAST = 2**16
 """From how many bytes on a weight gets a placeholder. Smaller ones are many and take little memory."""

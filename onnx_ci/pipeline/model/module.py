@@ -17,7 +17,7 @@ kind of object that answers in another way gets a branch in them:
   :func:`shared_memory`. A model that cannot be copied is built again;
 - whether it calls hooks on its modules: :func:`calls_hooks`. Without them, observability is not measured.
 
-It is run by calling it (``live_model.run_tree``) and copied by :func:`copy.deepcopy` (``copies.copied_call``).
+It is run by calling it (``running.run_tree``) and copied by :func:`copy.deepcopy` (``copies.copied_call``).
 """
 
 from __future__ import annotations

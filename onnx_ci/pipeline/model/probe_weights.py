@@ -18,8 +18,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from onnx_ci.pipeline.model.live_model import Call, PrepareError, is_finite, run
+from onnx_ci.pipeline.model.call import Call, PrepareError
 from onnx_ci.pipeline.model.module import named_weights_of, replace_weight, unlike_others
+from onnx_ci.pipeline.model.running import run
+from onnx_ci.pipeline.model.tensors import is_finite
 
 _SCALED = (nn.Linear, nn.modules.conv._ConvNd)  # the base of all convolutions has no public name
 

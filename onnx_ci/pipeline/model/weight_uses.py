@@ -17,18 +17,10 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 from onnx_ci.onnx_model.weights import CLOSE, is_close
-from onnx_ci.pipeline.model.live_model import (
-    Call,
-    OperatorMode,
-    PrepareError,
-    force_eager,
-    input_tensors,
-    named_arguments,
-    run_tree,
-    tensor_leaves,
-    written_to,
-)
+from onnx_ci.pipeline.model.call import Call, PrepareError, input_tensors
 from onnx_ci.pipeline.model.module import named_weights_of
+from onnx_ci.pipeline.model.operators import OperatorMode, named_arguments, tensor_leaves, written_to
+from onnx_ci.pipeline.model.running import force_eager, run_tree
 
 
 @dataclass(frozen=True, kw_only=True)

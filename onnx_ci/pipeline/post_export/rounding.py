@@ -20,8 +20,11 @@ from torch.utils import _pytree as pytree  # no public module walks the containe
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from onnx_ci.collection.post_export import GraphPass
-from onnx_ci.pipeline.model.live_model import Call, OperatorMode, has_noise, in_small_operators, tensor_leaves
+from onnx_ci.pipeline.model.call import Call
 from onnx_ci.pipeline.model.module import plain_weights_of, replace_weight, weights_of
+from onnx_ci.pipeline.model.operators import OperatorMode, tensor_leaves
+from onnx_ci.pipeline.model.running import in_small_operators
+from onnx_ci.pipeline.model.tensors import has_noise
 
 aten = torch.ops.aten
 

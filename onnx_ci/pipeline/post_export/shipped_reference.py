@@ -21,10 +21,9 @@ from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.onnx_model.precision import PRECISIONS
 from onnx_ci.onnx_model.signature import read_signature
 from onnx_ci.pipeline.inputs.probes import Probe
-from onnx_ci.pipeline.model.arrays import as_array, in_declared_type
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.devices import exact_arithmetic
-from onnx_ci.pipeline.model.live_model import Outputs, has_noise, is_finite
+from onnx_ci.pipeline.model.tensors import Outputs, as_array, has_noise, in_declared_type, is_finite
 from onnx_ci.pipeline.post_export import rounding
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.reference.float64 import run_within

@@ -13,20 +13,17 @@ from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.pipeline.inputs.axes import DeclaredAxes
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, Probe
 from onnx_ci.pipeline.inputs.sizes import ResizedProbes
-from onnx_ci.pipeline.model.containers import name_of, named_leaves
-from onnx_ci.pipeline.model.live_model import (
+from onnx_ci.pipeline.model.call import (
     Call,
-    Outputs,
     PrepareError,
     bound_arguments,
-    dtype_name,
-    has_noise,
     input_tensors,
-    largest_value,
     recipe_error,
     wrapper_without_constants,
 )
+from onnx_ci.pipeline.model.containers import name_of, named_leaves
 from onnx_ci.pipeline.model.module import unlike_others
+from onnx_ci.pipeline.model.tensors import Outputs, dtype_name, has_noise, largest_value
 from onnx_ci.pipeline.prepare.observability import Observability
 from onnx_ci.results.records import Finding, Severity, SourceLine
 from onnx_ci.results.rules import finding

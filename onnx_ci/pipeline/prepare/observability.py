@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from onnx_ci.pipeline.model.call import Call, PrepareError
 from onnx_ci.pipeline.model.containers import tensors_in
-from onnx_ci.pipeline.model.live_model import Call, Outputs, PrepareError, force_eager, run, seeded
 from onnx_ci.pipeline.model.module import calls_hooks, unlike_others
+from onnx_ci.pipeline.model.running import force_eager, run, seeded
+from onnx_ci.pipeline.model.tensors import Outputs
 from onnx_ci.pipeline.prepare.side_effects import differ
 
 WHOLE = "the model"

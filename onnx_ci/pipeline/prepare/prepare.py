@@ -29,32 +29,26 @@ from onnx_ci.pipeline.inputs.domains import InputDomains
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, ModelProber, Probe, RandomProber
 from onnx_ci.pipeline.inputs.sequences import Sequences
 from onnx_ci.pipeline.inputs.special_values import Variation, constants_of, variations
-from onnx_ci.pipeline.model.arrays import as_array, as_tensor
 from onnx_ci.pipeline.model.build import build, completed, with_names
+from onnx_ci.pipeline.model.call import (
+    Call,
+    PrepareError,
+    SkippedByRecipeError,
+    input_tensors,
+    names_in_model,
+    recipe_error,
+    with_inputs,
+    with_own_inputs,
+)
 from onnx_ci.pipeline.model.containers import Container, containers_in, name_of, named_leaves
 from onnx_ci.pipeline.model.copies import Copies, copied_call, is_large
 from onnx_ci.pipeline.model.devices import TF32_EPS, exact_arithmetic
 from onnx_ci.pipeline.model.global_state import Changes
-from onnx_ci.pipeline.model.live_model import (
-    Call,
-    Outputs,
-    PrepareError,
-    SkippedByRecipeError,
-    dtype_name,
-    flatten_outputs,
-    has_noise,
-    input_tensors,
-    names_in_model,
-    on_cpu,
-    recipe_error,
-    run,
-    run_tree,
-    with_inputs,
-    with_own_inputs,
-)
 from onnx_ci.pipeline.model.module import weights_of
 from onnx_ci.pipeline.model.probe_weights import assign_weights, with_probe_weights
+from onnx_ci.pipeline.model.running import flatten_outputs, run, run_tree
 from onnx_ci.pipeline.model.tensor_sketch import sketch
+from onnx_ci.pipeline.model.tensors import Outputs, as_array, as_tensor, dtype_name, has_noise, on_cpu
 from onnx_ci.pipeline.prepare.findings import (
     call_findings,
     check_outputs,

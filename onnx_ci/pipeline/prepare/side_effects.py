@@ -12,20 +12,12 @@ import torch
 
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.inputs.random_values import random_like
+from onnx_ci.pipeline.model.call import Call, PrepareError, bound_arguments, with_inputs, with_own_inputs
 from onnx_ci.pipeline.model.containers import Path, name_of, named_leaves
 from onnx_ci.pipeline.model.copies import Copies
-from onnx_ci.pipeline.model.live_model import (
-    Call,
-    Outputs,
-    PrepareError,
-    bound_arguments,
-    has_noise,
-    has_same_values,
-    run,
-    with_inputs,
-    with_own_inputs,
-)
 from onnx_ci.pipeline.model.module import numbers_of
+from onnx_ci.pipeline.model.running import run
+from onnx_ci.pipeline.model.tensors import Outputs, has_noise, has_same_values
 from onnx_ci.pipeline.prepare.state_lines import lines_that_change_state, lines_that_draw
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding

@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 
-from onnx_ci.pipeline.model.live_model import Call, OperatorMode, PrepareError, force_eager, run_tree, written_to
+from onnx_ci.pipeline.model.call import Call, PrepareError
 from onnx_ci.pipeline.model.module import weights_of
+from onnx_ci.pipeline.model.operators import OperatorMode, written_to
 from onnx_ci.pipeline.model.places import CallPlaces
+from onnx_ci.pipeline.model.running import force_eager, run_tree
 from onnx_ci.results.records import SourceLine
 
 

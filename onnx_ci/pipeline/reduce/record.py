@@ -14,16 +14,11 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils.weak import WeakIdKeyDictionary
 
 from onnx_ci.pipeline.inputs.probes import Probe
-from onnx_ci.pipeline.model.live_model import (
-    force_eager,
-    in_small_operators,
-    input_tensors,
-    run_tree,
-    tensor_leaves,
-    with_inputs,
-)
+from onnx_ci.pipeline.model.call import input_tensors, with_inputs
 from onnx_ci.pipeline.model.module import weights_of
+from onnx_ci.pipeline.model.operators import tensor_leaves
 from onnx_ci.pipeline.model.places import CallPlaces
+from onnx_ci.pipeline.model.running import force_eager, in_small_operators, run_tree
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.reduce.program import FunctionCall, Name, Operand, Program, Size, is_in_place, is_random
 

@@ -16,7 +16,8 @@ import onnx
 import torch
 
 from onnx_ci.pipeline.export.exporter_errors import describe_error
-from onnx_ci.pipeline.model.live_model import Outputs, differences, flatten_outputs, has_noise, has_same_values, largest_value
+from onnx_ci.pipeline.model.running import flatten_outputs
+from onnx_ci.pipeline.model.tensors import Outputs, differences, has_noise, has_same_values, largest_value
 from onnx_ci.pipeline.reduce.program import Program
 from onnx_ci.pipeline.reduce.script import ExportCall, export_arguments, setup
 from onnx_ci.pipeline.reference.perturbation import OtherTies

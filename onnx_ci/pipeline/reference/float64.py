@@ -13,20 +13,12 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from onnx_ci.pipeline.model.call import Call, PrepareError
 from onnx_ci.pipeline.model.copies import Copies
-from onnx_ci.pipeline.model.live_model import (
-    Call,
-    Outputs,
-    PrepareError,
-    WrappingMode,
-    force_eager,
-    has_noise,
-    is_higher_order,
-    run,
-    same_shapes,
-    tensor_leaves,
-)
 from onnx_ci.pipeline.model.module import weights_of
+from onnx_ci.pipeline.model.operators import WrappingMode, is_higher_order, tensor_leaves
+from onnx_ci.pipeline.model.running import force_eager, run
+from onnx_ci.pipeline.model.tensors import Outputs, has_noise, same_shapes
 from onnx_ci.pipeline.reference.own_decisions import RecordedDecisions
 
 

@@ -20,14 +20,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from onnx_ci.pipeline.model.live_model import (
-    WrappingMode,
-    differences,
-    has_noise,
-    has_same_values,
-    tensor_leaves,
-    written_to,
-)
+from onnx_ci.pipeline.model.operators import WrappingMode, tensor_leaves, written_to
+from onnx_ci.pipeline.model.tensors import differences, has_noise, has_same_values
 
 _STEPS = frozenset({"floor", "ceil", "trunc", "fix", "round", "sign", "heaviside", "floor_divide"})
 """Operators, in place or not, that return whole numbers in a floating type."""

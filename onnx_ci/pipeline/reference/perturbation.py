@@ -9,19 +9,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 from onnx_ci.onnx_model.precision import Precision
-from onnx_ci.pipeline.model.live_model import (
-    Call,
-    OperatorMode,
-    Outputs,
-    PrepareError,
-    force_eager,
-    has_noise,
-    largest_value,
-    named_arguments,
-    run,
-    same_shapes,
-)
+from onnx_ci.pipeline.model.call import Call, PrepareError
 from onnx_ci.pipeline.model.module import plain_weights_of, replace_weight
+from onnx_ci.pipeline.model.operators import OperatorMode, named_arguments
+from onnx_ci.pipeline.model.running import force_eager, run
+from onnx_ci.pipeline.model.tensors import Outputs, has_noise, largest_value, same_shapes
 
 PERTURBATIONS = 4
 """The number of perturbed runs that estimate the noise without float64."""

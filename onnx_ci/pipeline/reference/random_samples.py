@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from onnx_ci.pipeline.model.copies import Copies
-from onnx_ci.pipeline.model.live_model import Outputs
+from onnx_ci.pipeline.model.tensors import Outputs
 from onnx_ci.pipeline.reference.float64 import coarsest_eps
 from onnx_ci.pipeline.reference.reference import Reference, unit_in_last_place
 

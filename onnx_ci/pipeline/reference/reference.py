@@ -14,20 +14,10 @@ from typing import NamedTuple
 import torch
 
 from onnx_ci.onnx_model.precision import Precision
+from onnx_ci.pipeline.model.call import Call, PrepareError, with_inputs
 from onnx_ci.pipeline.model.copies import Copies
-from onnx_ci.pipeline.model.live_model import (
-    Call,
-    Outputs,
-    PrepareError,
-    force_eager,
-    has_noise,
-    has_same_values,
-    is_finite,
-    largest_value,
-    run,
-    same_shapes,
-    with_inputs,
-)
+from onnx_ci.pipeline.model.running import force_eager, run
+from onnx_ci.pipeline.model.tensors import Outputs, has_noise, has_same_values, is_finite, largest_value, same_shapes
 from onnx_ci.pipeline.reference.channel_noise import ChannelNoise, channel_noise, largest_of_channels
 from onnx_ci.pipeline.reference.float64 import coarsest_eps, run_in_float64
 from onnx_ci.pipeline.reference.own_decisions import RecordedDecisions

@@ -18,8 +18,11 @@ import numpy
 import torch
 from torch._decomp import decomposition_table  # most of these are not in torch.export.default_decompositions()
 
+from onnx_ci.pipeline.model.call import Call
 from onnx_ci.pipeline.model.copies import Copies
-from onnx_ci.pipeline.model.live_model import Call, WrappingMode, has_noise, in_small_operators
+from onnx_ci.pipeline.model.operators import WrappingMode
+from onnx_ci.pipeline.model.running import in_small_operators
+from onnx_ci.pipeline.model.tensors import has_noise
 from onnx_ci.pipeline.reference.float64 import run_within
 from onnx_ci.pipeline.reference.reference import Reference, with_noise_of
 

@@ -15,7 +15,8 @@ from onnx_ci.collection.keywords import RunFiles
 from onnx_ci.errors import describe_exception, describe_place, first_line
 from onnx_ci.onnx_model.files import files_in
 from onnx_ci.onnx_model.signature import read_signature
-from onnx_ci.pipeline.model.live_model import Call, filled, flatten_outputs
+from onnx_ci.pipeline.model.call import Call, filled
+from onnx_ci.pipeline.model.running import flatten_outputs
 from onnx_ci.pipeline.run.runtime import Session
 from onnx_ci.results.records import Finding
 from onnx_ci.text import count

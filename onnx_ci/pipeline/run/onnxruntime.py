@@ -211,7 +211,7 @@ def _value(tensor: torch.Tensor) -> Any:
     import onnxruntime
     from onnx_ir.tensor_adapters import from_torch_dtype
 
-    from onnx_ci.pipeline.model.arrays import as_array
+    from onnx_ci.pipeline.model.tensors import as_array
 
     array = as_array(tensor)
     if array.dtype.isbuiltin == 1:

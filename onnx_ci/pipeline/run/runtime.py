@@ -62,7 +62,7 @@ class ArraySession:
 
     def run(self, inputs: Mapping[str, torch.Tensor], *, seed: int | None = None) -> list[torch.Tensor]:
         """See :meth:`Session.run`."""
-        from onnx_ci.pipeline.model.arrays import as_array, as_tensor
+        from onnx_ci.pipeline.model.tensors import as_array, as_tensor
 
         return [as_tensor(output) for output in self._run_arrays({name: as_array(each) for name, each in inputs.items()})]
 

@@ -28,8 +28,8 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.environment.versions import versions
 from onnx_ci.matrix.plan import CellSpec, CellTask, with_recipe
 from onnx_ci.opsets import OF_TORCH
-from onnx_ci.pipeline.model.arrays import as_array
-from onnx_ci.pipeline.model.live_model import PrepareError
+from onnx_ci.pipeline.model.call import PrepareError
+from onnx_ci.pipeline.model.tensors import as_array
 from onnx_ci.pipeline.prepare.prepare import prepare
 from onnx_ci.pipeline.reduce.program import Data, Program
 from onnx_ci.pipeline.reduce.script import ExportCall

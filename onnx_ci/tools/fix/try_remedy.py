@@ -26,7 +26,7 @@ from onnx_ci.matrix.plan import CellSpec, with_recipe
 from onnx_ci.pipeline.export.exporter import Artifact
 from onnx_ci.pipeline.inputs.branches import UntakenBranch
 from onnx_ci.pipeline.inputs.probes import Probe
-from onnx_ci.pipeline.model.live_model import PrepareError, with_inputs
+from onnx_ci.pipeline.model.call import PrepareError, with_inputs
 from onnx_ci.pipeline.model.places import project_file
 from onnx_ci.pipeline.prepare.prepare import Prepared, Weights, axes_of_one
 from onnx_ci.processes.scratch import scratch_folder

@@ -18,7 +18,7 @@ from onnx_ci.onnx_model.files import files_in
 from onnx_ci.onnx_model.signature import opset_of
 from onnx_ci.opsets import DEFAULT_OPSETS
 from onnx_ci.pipeline.export.exporter import export
-from onnx_ci.pipeline.model.live_model import PrepareError, SkippedByRecipeError
+from onnx_ci.pipeline.model.call import PrepareError, SkippedByRecipeError
 from onnx_ci.pipeline.prepare.prepare import prepare
 from onnx_ci.processes.capture import captured
 from onnx_ci.processes.scratch import scratch_folder

@@ -271,7 +271,7 @@ def _given_inputs(values: Sequence[Value], settings: Settings) -> Iterator[tuple
     Raises:
         ConfigurationError: one cannot be read, or does not fit the values.
     """
-    from onnx_ci.pipeline.model.arrays import as_tensor
+    from onnx_ci.pipeline.model.tensors import as_tensor
 
     if not settings.inputs:
         return

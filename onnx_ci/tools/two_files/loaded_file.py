@@ -18,8 +18,7 @@ from onnx_ci.errors import ConfigurationError, first_line
 from onnx_ci.onnx_model.contents import Contents
 from onnx_ci.onnx_model.precision import TYPE_ATTRIBUTES, Precision, declared_values, lowest_precision
 from onnx_ci.pipeline.inputs.probes import is_float
-from onnx_ci.pipeline.model.arrays import as_array, as_tensor, in_declared_type
-from onnx_ci.pipeline.model.live_model import Outputs, same_shapes
+from onnx_ci.pipeline.model.tensors import Outputs, as_array, as_tensor, in_declared_type, same_shapes
 from onnx_ci.pipeline.reference.perturbation import PERTURBATIONS, perturbed
 from onnx_ci.pipeline.run.quantized_file import Clipping, QuantizedActivation, QuantizedFile
 from onnx_ci.pipeline.run.runtime import Runtime, Session

@@ -14,7 +14,7 @@ import torch
 from onnx_ci.errors import first_line
 from onnx_ci.onnx_model.precision import PRECISIONS, Precision
 from onnx_ci.pipeline.inputs.probes import Probe, is_same
-from onnx_ci.pipeline.model.live_model import Outputs, same_shapes
+from onnx_ci.pipeline.model.tensors import Outputs, same_shapes
 from onnx_ci.pipeline.reference.reference import (
     Reference,
     lowered_reference,

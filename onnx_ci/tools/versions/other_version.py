@@ -139,7 +139,7 @@ def _sent(tensor: torch.Tensor) -> tuple[str, int, tuple[int, ...], bytes]:
     """The name of a type of numpy, ONNX's number of the element type, the shape and the contents."""
     from onnx_ir.tensor_adapters import from_torch_dtype
 
-    from onnx_ci.pipeline.model.arrays import as_array
+    from onnx_ci.pipeline.model.tensors import as_array
 
     array = as_array(tensor)
     of_numpy = array.dtype.str if array.dtype.isbuiltin == 1 else f"uint{8 * array.itemsize}"

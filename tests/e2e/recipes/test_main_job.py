@@ -16,7 +16,7 @@ import onnx_ci
 from onnx_ci import Cell, Status
 from onnx_ci.config.settings import load_settings
 from onnx_ci.matrix.plan import task_of
-from onnx_ci.pipeline.model.live_model import PrepareError
+from onnx_ci.pipeline.model.call import PrepareError
 from onnx_ci.pipeline.prepare.prepare import prepare
 from onnx_ci.recipes.models.alexnet import alexnet
 from onnx_ci.recipes.models.lstm import lstm

@@ -9,7 +9,7 @@ from torch.export import Dim
 from torch.onnx.operators import shape_as_tensor
 
 import onnx_ci
-from onnx_ci.pipeline.model.live_model import PrepareError
+from onnx_ci.pipeline.model.call import PrepareError
 from onnx_ci.pipeline.prepare.prepare import prepare
 from onnx_ci.results.records import Status
 

@@ -11,7 +11,7 @@ import torch
 from toolbox.cells import task
 
 import onnx_ci
-from onnx_ci.pipeline.model.live_model import PrepareError
+from onnx_ci.pipeline.model.call import PrepareError
 from onnx_ci.pipeline.prepare.prepare import prepare
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 4\n"

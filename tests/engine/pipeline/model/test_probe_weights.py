@@ -10,7 +10,7 @@ from toolbox.cells import rules, run_one, task
 from torch import nn
 
 import onnx_ci
-from onnx_ci.pipeline.model.live_model import Call
+from onnx_ci.pipeline.model.call import Call
 from onnx_ci.pipeline.model.probe_weights import with_probe_weights
 from onnx_ci.pipeline.prepare.observability import observe
 from onnx_ci.pipeline.prepare.prepare import Weights, prepare

@@ -8,8 +8,9 @@ from toolbox.cells import Function, recipe_of, rules, run_one
 
 import onnx_ci
 from onnx_ci import Status
+from onnx_ci.pipeline.model.call import Call
 from onnx_ci.pipeline.model.copies import Copies
-from onnx_ci.pipeline.model.live_model import Call, flatten_outputs
+from onnx_ci.pipeline.model.running import flatten_outputs
 from onnx_ci.pipeline.reference.own_decisions import OtherRunError, RecordedDecisions
 from onnx_ci.pipeline.reference.reference import make_reference
 

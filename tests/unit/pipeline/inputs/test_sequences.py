@@ -10,7 +10,7 @@ from toolbox.cells import task
 from torch import nn
 
 import onnx_ci
-from onnx_ci.pipeline.model.live_model import PrepareError
+from onnx_ci.pipeline.model.call import PrepareError
 from onnx_ci.pipeline.prepare.prepare import prepare
 
 

@@ -16,8 +16,8 @@ from onnx_ci.cache.variables import variables
 from onnx_ci.environment.this_process import NVML_CHECK
 from onnx_ci.pipeline.model import devices
 from onnx_ci.pipeline.model.build import moved
+from onnx_ci.pipeline.model.call import Call
 from onnx_ci.pipeline.model.devices import exact_arithmetic, missing_device, ran_out_of_memory
-from onnx_ci.pipeline.model.live_model import Call
 from onnx_ci.pipeline.prepare.observability import observe
 from onnx_ci.pipeline.run import onnxruntime as runtime
 

@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from onnx_ci.pipeline.model import copies, float64_on_use
+from onnx_ci.pipeline.model.call import Call
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.float64_on_use import Float64OnUse
-from onnx_ci.pipeline.model.live_model import Call, OperatorMode, run
+from onnx_ci.pipeline.model.operators import OperatorMode
+from onnx_ci.pipeline.model.running import run
 from onnx_ci.pipeline.reference.float64 import run_in_float64
 
 

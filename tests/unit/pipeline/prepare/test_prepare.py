@@ -12,8 +12,8 @@ import torch
 from toolbox.cells import task
 
 import onnx_ci
+from onnx_ci.pipeline.model.call import Call, PrepareError
 from onnx_ci.pipeline.model.copies import copied_call
-from onnx_ci.pipeline.model.live_model import Call, PrepareError
 from onnx_ci.pipeline.prepare.prepare import prepare
 
 

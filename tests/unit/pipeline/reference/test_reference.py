@@ -7,8 +7,9 @@ import torch
 from toolbox.cells import Function
 
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, ModelProber, Probe
+from onnx_ci.pipeline.model.call import Call
 from onnx_ci.pipeline.model.copies import Copies
-from onnx_ci.pipeline.model.live_model import Call, flatten_outputs
+from onnx_ci.pipeline.model.running import flatten_outputs
 from onnx_ci.pipeline.reference import perturbation, reference
 
 

@@ -1,0 +1,111 @@
+"""Runs of a model in eager mode: seeded, in small operators, without torch.compile; and what it returns."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from onnx_ci.errors import describe_exception
+from onnx_ci.pipeline.model import devices
+from onnx_ci.pipeline.model.call import Call, recipe_error
+from onnx_ci.pipeline.model.containers import name_of, named_leaves
+from onnx_ci.pipeline.model.module import unlike_others, weights_of
+from onnx_ci.pipeline.model.tensors import Outputs
+from onnx_ci.processes.signals import no_forks_leave
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed torch, random and numpy, and restore their states afterwards."""
+    numpy = sys.modules.get("numpy")
+    python_state = random.getstate()
+    numpy_state = numpy.random.get_state() if numpy else None
+    gpus = devices.gpus
+    with torch.random.fork_rng(devices=range(gpus.count()) if gpus.in_use() else []):
+        if gpus.count():
+            torch.manual_seed(seed)
+        else:  # without a GPU, torch.manual_seed queues a CUDA call with a stack trace: milliseconds and memory each time
+            torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        if numpy:
+            numpy.random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            if numpy:
+                numpy.random.set_state(numpy_state)
+
+
+@contextlib.contextmanager
+def in_small_operators() -> Iterator[None]:
+    """Run attention and encoder layers as several operators, as an exported file does, not as one."""
+    backend = torch.backends.mha
+    before = backend.get_fastpath_enabled()
+    backend.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        backend.set_fastpath_enabled(before)
+
+
+@contextlib.contextmanager
+def force_eager() -> Iterator[None]:
+    """Disable torch.compile: compiled code bypasses dispatch modes, and torch.cond compiles even in eager mode."""
+    if "torch._dynamo" not in sys.modules:  # torch.compile was not imported, and setting the stance would import it
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def flatten_outputs(result: Any) -> Outputs:
+    """Copies of the tensors that a model returned, in the order of the graph's outputs.
+
+    Raises:
+        PrepareError: one of them is of another kind than files have, such as a sparse tensor.
+    """
+    tensors = [(path, leaf) for path, leaf in named_leaves(result) if isinstance(leaf, torch.Tensor)]
+    for path, tensor in tensors:
+        if reason := unlike_others(tensor):
+            where = f"the output {name_of(path)}" if path else "what the model returns"
+            remedy = ON_META if tensor.is_meta else "Return a plain tensor, such as to_dense() or dequantize() of it."
+            raise recipe_error(f"{where} {reason}, so no output of a file can be compared with it", remedy)
+    return tuple(tensor.detach().cpu().clone() for _, tensor in tensors)
+
+
+def run_tree(call: Call, *, seed: int = 0) -> Any:
+    """Run the model under ``seed`` and return its result unchanged.
+
+    Raises:
+        PrepareError: the model raises. An out-of-memory error of a GPU is raised unchanged.
+    """
+    try:
+        with no_forks_leave(), torch.no_grad(), seeded(seed):
+            return call.model(*call.args, **call.kwargs)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # whatever the model raises is reported, SystemExit included
+        if devices.ran_out_of_memory(error):
+            raise
+        has_meta = any(weight.is_meta for weight in weights_of(call.model))
+        raise recipe_error(f"the model raised {describe_exception(error)}", ON_META if has_meta else None) from None
+
+
+ON_META = (
+    "Weights on the device meta have no values: give them some with model.to_empty(device='cpu') and load_state_dict, or build "
+    "the model without that device."
+)
+"""What helps a model whose weights are on the device meta."""
+
+
+def run(call: Call, *, seed: int = 0) -> Outputs:
+    """The model's flattened outputs, on the CPU. Raises as :func:`run_tree` does."""
+    return flatten_outputs(run_tree(call, seed=seed))

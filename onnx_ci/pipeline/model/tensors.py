@@ -1,0 +1,96 @@
+"""What tensors hold: their types, whether their values are equal and finite, and numpy arrays of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from onnx_ir import DataType
+from onnx_ir.tensor_adapters import TorchTensor, to_torch_dtype
+
+Outputs = tuple[torch.Tensor, ...]
+"""A model's outputs: the tensors among them, flattened, on the CPU."""
+
+
+def on_cpu(tensors: Sequence[torch.Tensor]) -> Outputs:
+    """``tensors`` on the CPU, detached."""
+    return tuple(tensor.detach().cpu() for tensor in tensors)
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """The tensor's data type as torch names it, such as ``float32``."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def is_float8(tensor: torch.Tensor) -> bool:
+    """Whether the tensor has an 8-bit floating type, which torch can store and convert but supports in few operators."""
+    return tensor.is_floating_point() and tensor.itemsize == 1
+
+
+def has_noise(tensor: torch.Tensor) -> bool:
+    """Whether the tensor has rounding errors for which its comparison needs a tolerance.
+
+    Integers and booleans are compared exactly. So are 8-bit floats, but a few of them may be one step apart: see
+    :mod:`onnx_ci.pipeline.compare.drift`.
+    """
+    return tensor.is_floating_point() and not is_float8(tensor)
+
+
+def is_finite(tensor: torch.Tensor) -> torch.Tensor:
+    """:func:`torch.isfinite`, for 8-bit floats too."""
+    return torch.isfinite(tensor.float() if is_float8(tensor) else tensor)
+
+
+def has_same_values(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether tensors of the same shape have equal values; NaN equals NaN."""
+    if not is_float8(first) and torch.equal(first, second):
+        return True
+    return first.is_floating_point() and bool(((first == second) | (first.isnan() & second.isnan())).all())
+
+
+def differences(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """How far the elements of two tensors are apart; infinitely where only one of them is NaN."""
+    a, b = first.flatten().double(), second.flatten().double()
+    is_same = (a == b) | (a.isnan() & b.isnan())
+    return torch.where(is_same, 0.0, (a - b).abs()).nan_to_num(nan=torch.inf, posinf=torch.inf)
+
+
+def largest_value(tensor: torch.Tensor) -> float:
+    """The largest finite absolute value; 0 if there is none."""
+    finite = tensor.double()[is_finite(tensor)].abs()  # torch 2.9 has no index for 8-bit floats
+    return finite.max().item() if finite.numel() else 0.0
+
+
+def same_shapes(first: Outputs, second: Outputs) -> bool:
+    """Whether two runs return as many outputs, of the same shapes."""
+    return [tensor.shape for tensor in first] == [tensor.shape for tensor in second]
+
+
+def as_array(tensor: torch.Tensor) -> Any:
+    """The tensor as a numpy array. A type that numpy does not have becomes the extension type that onnx uses."""
+    return TorchTensor(tensor.contiguous()).numpy()
+
+
+def in_declared_type(tensor: torch.Tensor, element_type: int) -> torch.Tensor:
+    """``tensor`` in the floating type that a file declares for it. Any other pair of types leaves it as it is.
+
+    Args:
+        element_type: ONNX's number of the declared type.
+    """
+    try:
+        dtype = to_torch_dtype(DataType(element_type))
+    except (TypeError, ValueError):  # a type that torch does not have, or a number that is not a type
+        return tensor
+    return tensor.to(dtype) if tensor.is_floating_point() and dtype.is_floating_point else tensor
+
+
+def as_tensor(array: Any) -> torch.Tensor:
+    """The inverse of :func:`as_array`. The tensor has its own memory. Scalars are accepted, too."""
+    import numpy
+
+    array = numpy.array(array)
+    if array.dtype.isbuiltin == 1:
+        return torch.from_numpy(array)
+    bits = array.view(f"uint{8 * array.itemsize}")
+    return torch.from_numpy(bits).view(to_torch_dtype(DataType.from_numpy(array.dtype)))
