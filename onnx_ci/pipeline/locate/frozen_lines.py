@@ -32,15 +32,7 @@ import torch
 
 from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.pipeline.compare.drift import compare_refined
-from onnx_ci.pipeline.inputs import tracked_numbers
 from onnx_ci.pipeline.inputs.probes import Inputs, Probe
-from onnx_ci.pipeline.inputs.tracked_numbers import (
-    NumbersMode,
-    plain_number,
-    reported_functions,
-    reporting_to,
-    tracked_conversions,
-)
 from onnx_ci.pipeline.model.call import PrepareError, with_inputs
 from onnx_ci.pipeline.model.operators import tensor_leaves
 from onnx_ci.pipeline.model.places import CallPlaces, innermost, is_of_toolchain, source_line
@@ -49,6 +41,14 @@ from onnx_ci.pipeline.model.tensors import Outputs, has_noise, largest_value
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.reduce.program import is_in_place, is_random, mapped
 from onnx_ci.pipeline.reference.reference import proportional_reference
+from onnx_ci.pipeline.trace import tracked_numbers
+from onnx_ci.pipeline.trace.tracked_numbers import (
+    NumbersMode,
+    plain_number,
+    reported_functions,
+    reporting_to,
+    tracked_conversions,
+)
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import Culprit, Frozen, FrozenKind, SourceLine
 
@@ -395,11 +395,11 @@ class _LinesMode(NumbersMode):
         return bool(self._got(_Kind.DECISION, outcome)[0])
 
     def compared(self, outcome: bool, gap: float, total: float, *, by_sizes: bool) -> bool:
-        """See :class:`~onnx_ci.pipeline.inputs.tracked_numbers.Listener`."""
+        """See :class:`~onnx_ci.pipeline.trace.tracked_numbers.Listener`."""
         return bool(self._got(_Kind.DECISION, outcome)[0])
 
     def converted(self, value: Any, function: str) -> Any:
-        """See :class:`~onnx_ci.pipeline.inputs.tracked_numbers.Listener`."""
+        """See :class:`~onnx_ci.pipeline.trace.tracked_numbers.Listener`."""
         return self._got(_Kind.NUMBER, value, function)[0]
 
     def read(self, value: Any, name: str) -> Any:

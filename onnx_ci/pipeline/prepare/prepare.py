@@ -24,7 +24,7 @@ from onnx_ci.onnx_model.saved_inputs import ExpectedInput, find_inputs, read_inp
 from onnx_ci.pipeline.inputs.axes import DeclaredAxes, declared_axes, dynamic_shapes_tree
 from onnx_ci.pipeline.inputs.branches import Branches, BranchFinder, UntakenBranch
 from onnx_ci.pipeline.inputs.call_probes import call_probes
-from onnx_ci.pipeline.inputs.decisions import Observer, uses_of_inputs
+from onnx_ci.pipeline.inputs.decisions import observed, uses_of_inputs
 from onnx_ci.pipeline.inputs.domains import InputDomains
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, ModelProber, Probe, RandomProber
 from onnx_ci.pipeline.inputs.sequences import Sequences
@@ -68,6 +68,7 @@ from onnx_ci.pipeline.prepare.state_lines import lines_that_draw
 from onnx_ci.pipeline.reference.random_samples import random_reference
 from onnx_ci.pipeline.reference.reference import make_reference
 from onnx_ci.pipeline.reference.runtime_rounding import with_runtime_rounding
+from onnx_ci.pipeline.trace.recorder import Tracer
 from onnx_ci.processes.allocator import return_free_memory, return_large_blocks
 from onnx_ci.processes.capture import timed
 from onnx_ci.results.records import Finding, InputDomain, TensorSketch
@@ -236,8 +237,8 @@ def describe_inputs(task: CellTask) -> tuple[InputDomain, ...]:
     result = run_tree(with_own_inputs(call), seed=recipe.seed)
     axes = declared_axes(named, call, tensors, flatten_outputs(result))
     example = on_cpu(tensors)
-    observer = Observer(Copies(call, lambda: build(recipe, task.cell.device, task.weights)))
-    uses = uses_of_inputs(observer, observer.observe(example, with_uses=True), example)
+    tracer = Tracer(Copies(call, lambda: build(recipe, task.cell.device, task.weights)))
+    uses = uses_of_inputs(tracer, tracer.trace(example), example)
     return InputDomains(recipe.domains, names, axes.labels, example, names_in_model(call), uses).described()
 
 
@@ -382,12 +383,12 @@ def _inputs(
     with timed("probes", timings):
         prober = (RandomProber if recipe.nondeterministic else ModelProber)(copies, first.example)
         names = names_in_model(copies.pristine)
-        example, observer = first.example.inputs, Observer(copies)
-        on_example = observer.observe(example, with_uses=True)
-        uses = uses_of_inputs(observer, on_example, example)
+        example, tracer = first.example.inputs, Tracer(copies)
+        trace = tracer.trace(example)
+        uses = uses_of_inputs(tracer, trace, example)
         domains = InputDomains(recipe.domains, first.input_names, axes.labels, example, names, uses)
         sequences = Sequences(copies, recipe, first.example, axes, domains)
-        finder = BranchFinder(observer, on_example, prober, axes.inputs, sequences.following, domains)
+        finder = BranchFinder(tracer, observed(trace), prober, axes.inputs, sequences.following, domains)
         beginning = (prober.example, *_given_probes(task, prober, first.input_names, axes.labels))
         special: Sequence[Variation] = ()
         if not task.is_quick:
