@@ -1,14 +1,141 @@
-"""How torch calls operators: modes that intercept each one, its arguments by name, and what it writes to."""
+"""How torch calls operators: one call as a value, and the base of what changes calls while a model runs."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import FunctionType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.utils import _pytree as pytree  # where classes are registered for torch.export; it has no public name
 from torch.utils._python_dispatch import TorchDispatchMode  # has no public name
+
+
+def tensor_leaves(values: Any) -> list[torch.Tensor]:
+    """The tensors in the arguments or results of an operator, or of a model whose classes PyTorch can flatten."""
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorCall:
+    """A call of an operator, such as ``torch.ops.aten.add.Tensor``, or of one that takes functions, such as ``torch.cond``."""
+
+    operator: Any
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+    def run(self) -> Any:
+        """What the operator returns."""
+        return self.operator(*self.args, **self.kwargs)
+
+    def with_changed(self, kind: type[Any], change: Callable[[Any], Any]) -> Self:
+        """The call with other arguments in place of those of a type, also within lists. What is not changed stays the same."""
+        args, kwargs = pytree.tree_map_only(kind, change, (self.args, self.kwargs))
+        return replace(self, args=args, kwargs=kwargs)
+
+    def replace_result(self, result: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """``other`` in place of a result: in its memory if the operator writes to operands, because these are results, too."""
+        return result.copy_(other) if self.writes else other
+
+    @property
+    def name(self) -> str:
+        """The operator's name without its overload, such as ``aten::add``; ``aten::add_`` in place."""
+        return str(self.operator.name()).partition(".")[0]
+
+    @functools.cached_property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments by name, defaults included."""
+        defaults = {each.name: each.default_value for each in self._parameters if each.has_default_value()}
+        by_position = zip((each.name for each in self._parameters), self.args, strict=False)
+        return defaults | dict(by_position) | dict(self.kwargs)
+
+    @functools.cached_property
+    def operands(self) -> list[torch.Tensor]:
+        """The tensors among the arguments."""
+        return tensor_leaves((self.args, self.kwargs))
+
+    @functools.cached_property
+    def written(self) -> list[torch.Tensor]:
+        """The operands that the operator writes to."""
+        if not self.writes:
+            return []
+        names = [each.name for each in self._parameters if each.alias_info is not None and each.alias_info.is_write]
+        return tensor_leaves([self.arguments.get(name) for name in names])
+
+    @property
+    def writes(self) -> bool:
+        """Whether the operator writes to operands: it works in place, or has an argument ``out``."""
+        return not self.is_higher_order and bool(self.operator._schema.is_mutable)
+
+    @property
+    def is_view(self) -> bool:
+        """Whether the result is a view of an operand."""
+        return not self.is_higher_order and bool(self.operator.is_view)
+
+    @property
+    def is_random(self) -> bool:
+        """Whether the operator draws random numbers."""
+        return not self.is_higher_order and torch.Tag.nondeterministic_seeded in self.operator.tags
+
+    @property
+    def is_higher_order(self) -> bool:
+        """Whether the operator takes functions, as ``torch.cond`` does."""
+        return isinstance(self.operator, torch._ops.HigherOrderOperator)  # has no public name
+
+    @property
+    def _parameters(self) -> Sequence[Any]:
+        """What the operator declares of its parameters, which torch shows nowhere else."""
+        return () if self.is_higher_order else self.operator._schema.arguments
+
+
+class Intervention(TorchDispatchMode):
+    """The base of what changes, while it is active, what operators get or return: a policy is a class derived from it.
+
+    The functions that an operator such as ``torch.cond`` takes run under the same policy. Of several interventions, the one
+    that was entered last is asked first, and the operators that it calls itself pass through the others.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # The inherited method imports all of torch.compile, which takes half a second.
+        return False
+
+    def before(self, call: OperatorCall) -> OperatorCall:
+        """The call to run in place of ``call``."""
+        return call
+
+    def run(self, call: OperatorCall) -> Any:
+        """Run the operator, or what it stands for."""
+        return call.run()
+
+    def after(self, call: OperatorCall, result: Any) -> Any:
+        """What the caller gets in place of ``result``; ``call`` is as it was before. Not asked about ``torch.cond`` itself."""
+        return result
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        call = OperatorCall(func, args, kwargs or {})
+        changed = self.before(call)
+        if call.is_higher_order:
+            return replace(changed, args=pytree.tree_map(self._with_mode, changed.args)).run()
+        return self.after(call, self.run(changed))
+
+    def _with_mode(self, leaf: Any) -> Any:
+        """An argument; a function or module as a function that runs it under this mode."""
+        if not callable(leaf):
+            return leaf
+
+        def call(*args: Any) -> Any:
+            with self:
+                return leaf(*args)
+
+        return call
 
 
 class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -20,25 +147,14 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
 
-def tensor_leaves(values: Any) -> list[torch.Tensor]:
-    """The tensors in the arguments or results of an operator, or of a model whose classes PyTorch can flatten."""
-    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-
-
 def named_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of an operator by name, defaults included."""
-    parameters = func._schema.arguments  # torch names the parameters of an operator nowhere else
-    defaults = {each.name: each.default_value for each in parameters if each.has_default_value()}
-    return defaults | dict(zip((each.name for each in parameters), args, strict=False)) | dict(kwargs)
+    return OperatorCall(func, args, kwargs).arguments
 
 
 def written_to(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """The tensors that an operator writes to."""
-    if not func._schema.is_mutable:
-        return []
-    names = [each.name for each in func._schema.arguments if each.alias_info is not None and each.alias_info.is_write]
-    arguments = named_arguments(func, args, kwargs)
-    return tensor_leaves([arguments.get(name) for name in names])
+    return OperatorCall(func, args, kwargs).written
 
 
 def is_higher_order(func: Any) -> bool:
