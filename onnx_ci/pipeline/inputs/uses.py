@@ -132,7 +132,7 @@ class _Elements:
             return
         if name in _COPIES:
             yield from ((numbers_of, results[0], numbers_of[operand]) for numbers_of in maps if operand in numbers_of)
-        elif name in _MOVES or (operator.target.is_view and "dtype" not in arguments):
+        elif name in _MOVES or (operator.call.is_view and "dtype" not in arguments):
             for numbers_of in maps:
                 yield from ((numbers_of, *pair) for pair in self._moved_by(operator, arguments, numbers_of))
         elif name == "abs" and operand in self._moved:
@@ -166,7 +166,7 @@ class _Elements:
 
         others = pytree.tree_map_only(Ref, kept, {name: value for name, value in arguments.items() if name not in moved})
         with contextlib.suppress(RuntimeError):  # a view that the layout of the numbers does not allow
-            results = operator.target(**others, **pytree.tree_map_only(Ref, numbers, moved))
+            results = operator.call.operator(**others, **pytree.tree_map_only(Ref, numbers, moved))
             yield from zip(operator.results, pytree.tree_leaves(results), strict=True)
 
     def _numbers_if_nan(self, position: int | None) -> torch.Tensor | None:

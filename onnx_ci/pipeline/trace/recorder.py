@@ -14,6 +14,7 @@ import dis
 import math
 import sys
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from dataclasses import replace
 from types import CodeType, FrameType
 from typing import Any
 
@@ -26,7 +27,7 @@ from onnx_ci.pipeline.model import operators
 from onnx_ci.pipeline.model.call import Call, PrepareError, input_tensors
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.module import named_weights_of
-from onnx_ci.pipeline.model.operators import WrappingMode, tensor_leaves, written_to
+from onnx_ci.pipeline.model.operators import Intervention, OperatorCall, tensor_leaves
 from onnx_ci.pipeline.model.places import calls_module
 from onnx_ci.pipeline.model.running import force_eager, in_small_operators, run_tree
 from onnx_ci.pipeline.trace import tracked_numbers
@@ -205,22 +206,25 @@ class Recorder:
 
     # --- operators
 
-    def operator(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def operator(self, call: OperatorCall) -> Any:
         """Call an operator, and record it."""
         if self._is_idle:
-            return func(*args, **kwargs)
+            return call.run()
         with self._own_work():
-            described, described_keywords, place = self._described(args), self._described(kwargs), self._places.now()
-        result = func(*args, **kwargs)
+            described, place = (
+                replace(call, args=self._described(call.args), kwargs=self._described(call.kwargs)),
+                self._places.now(),
+            )
+        result = call.run()
         with self._own_work():
-            written = self._overwritten(written_to(func, args, kwargs))
-            shown = next(iter(tensor_leaves(args)), None) if func.is_view else None
+            written = self._overwritten(call.written)
+            shown = next(iter(call.operands), None) if call.is_view else None
             results = []
             for tensor in [result] if isinstance(result, torch.Tensor) else tensor_leaves(result):
                 position = self._positions.get(tensor)
                 results.append(self._add(tensor, Role.RESULT, shown=shown) if position is None else position)
                 self.trace.elements += tensor.numel()
-            self._note(Operator(func, described, described_keywords, tuple(results), written, place))
+            self._note(Operator(described, tuple(results), written, place))
         return result
 
     def _overwritten(self, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
@@ -288,15 +292,15 @@ def _address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-class _Operators(WrappingMode):  # type: ignore[no-untyped-call]
+class _Operators(Intervention):  # type: ignore[no-untyped-call]
     """Records the operators."""
 
     def __init__(self, recorder: Recorder) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._recorder = recorder
 
-    def call_operator(self, func: Any, args: Any, kwargs: Any) -> Any:
-        return self._recorder.operator(func, args, kwargs)
+    def run(self, call: OperatorCall) -> Any:
+        return self._recorder.operator(call)
 
 
 _TESTS = frozenset({"__bool__", "item", "is_nonzero", "equal", "allclose", "__contains__"})

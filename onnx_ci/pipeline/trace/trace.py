@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from onnx_ci.pipeline.model.operators import named_arguments
+from onnx_ci.pipeline.model.operators import OperatorCall
 from onnx_ci.pipeline.model.places import innermost
 from onnx_ci.results.records import SourceLine
 
@@ -105,32 +105,28 @@ class Ref:
 class Operator:
     """A call of an operator, as torch's dispatcher sees it."""
 
-    target: Any
-    """The operator with its overload: ``torch.ops.aten.add.Tensor``."""
-    args: tuple[Any, ...]
-    """Tensors are :class:`Ref`."""
-    kwargs: Mapping[str, Any]
+    call: OperatorCall
+    """With each tensor as a :class:`Ref`."""
     results: tuple[int, ...]
     """The values among its results, flattened. Of one that works in place, the value that its argument has become."""
     written: tuple[int, ...] = ()
-    """What the values that it writes to become, and views of these."""
+    """What the values that it writes to become, and those of tensors in the same memory."""
     place: Place = NOWHERE
 
     @property
     def name(self) -> str:
-        """Its name without namespace and overload; one that works in place has that of the other: ``add`` for ``add_``."""
-        name: str = self.target.name()
-        return name.partition(".")[0].removeprefix("aten::").rstrip("_")
+        """Its name without overload; torch's own have no namespace, and ``add_``, in place, is called ``add``."""
+        return self.call.name.removeprefix("aten::").rstrip("_")
 
     @property
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Mapping[str, Any]:
         """Its arguments by name, defaults included."""
-        return named_arguments(self.target, self.args, self.kwargs)
+        return self.call.arguments
 
     @property
     def operands(self) -> tuple[int, ...]:
         """The values among its arguments."""
-        return tuple(refs_in((self.args, self.kwargs)))
+        return tuple(refs_in((self.call.args, self.call.kwargs)))
 
 
 class Comparison(NamedTuple):
