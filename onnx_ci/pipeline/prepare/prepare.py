@@ -65,7 +65,6 @@ from onnx_ci.pipeline.prepare.findings import (
 )
 from onnx_ci.pipeline.prepare.observability import NoGradientsError, Observability, affect_outputs, observe
 from onnx_ci.pipeline.prepare.side_effects import SideEffects, differ, find_kept_sizes, find_side_effects
-from onnx_ci.pipeline.prepare.state_lines import lines_that_draw
 from onnx_ci.pipeline.reference.random_samples import random_reference
 from onnx_ci.pipeline.reference.reference import make_reference
 from onnx_ci.pipeline.reference.runtime_rounding import with_runtime_rounding
@@ -127,13 +126,13 @@ def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
         first = _first_run(copies, task, timings)
         with timed("sketch", timings):
             weights_sketch = sketch(weights_of(copies.pristine.model))
-        effects = SideEffects()
+        tracer, effects = Tracer(copies), SideEffects()
         if not task.is_quick and not task.recipe.nondeterministic:
             with timed("side-effects", timings):
-                effects = find_side_effects(copies, first.example, training=task.recipe.training)
+                effects = find_side_effects(copies, tracer, first.example, training=task.recipe.training)
         if effects.can_share:  # all further runs share one copy
             copies.share()
-        probes, untaken_branches, of_inputs = _probes(copies, first, effects, task, timings, builder.exact_arithmetic)
+        probes, untaken_branches, of_inputs = _probes(copies, tracer, first, effects, task, timings, builder.exact_arithmetic)
         observability, of_observability = _observability(copies, copies.release(), probes.all, task, timings)
     findings = (
         *(loaded_weights_findings(copies.pristine) if weights is Weights.PROBE_UNLESS_LOADED else ()),
@@ -304,6 +303,7 @@ def _signature(input_names: tuple[str | None, ...], call: Call, axes: DeclaredAx
 
 def _probes(
     copies: Copies,
+    tracer: Tracer,
     first: _FirstRun,
     effects: SideEffects,
     task: CellTask,
@@ -325,8 +325,8 @@ def _probes(
     with timed("probes", timings):
         prober = (RandomProber if recipe.nondeterministic else ModelProber)(copies, first.example)
         names = names_in_model(copies.pristine)
-        example, tracer = first.example.inputs, Tracer(copies)
-        trace = tracer.trace(example)
+        example = first.example.inputs
+        trace = effects.trace or tracer.trace(example)
         uses = uses_of_inputs(tracer, trace, example)
         domains = InputDomains(recipe.domains, first.signature.input_names, axes.labels, example, names, uses)
         sequences = Sequences(copies, recipe, first.example, axes, domains)
@@ -346,7 +346,7 @@ def _probes(
             can_use_rows=can_use_rows,
         )
         probes = (*beginning, *of_call.probes)
-        kept_sizes = [*find_kept_sizes(copies, of_call.resized.probes)] if effects.can_share else []
+        kept_sizes = [*find_kept_sizes(copies, tracer, of_call.resized.probes)] if effects.can_share else []
         of_steps: Sequence[Finding] = ()
         if recipe.feedback and not task.is_quick:
             steps, of_steps = sequences.probes(probes)
@@ -362,7 +362,7 @@ def _probes(
         *of_steps,
         *untested_axes(of_call.resized, probes, axes, prober.rejections),
         *undeclared_relations(of_call.resized, axes),
-        *noisy_outputs(task.max_drift, probes, functools.cache(lambda: lines_that_draw(copies.fresh()))),
+        *noisy_outputs(task.max_drift, probes, trace),
         *without_float64(probes),
         *(() if task.is_quick else output_size_findings(recipe, of_call.resized, probes, axes)),
     ]
