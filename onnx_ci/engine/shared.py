@@ -37,7 +37,7 @@ class Shared:
 
     def close(self) -> None:
         """Free the models, and restore the global state that building them has changed."""
-        changes = [each.pristine.global_changes for each in self._prepared.values() if isinstance(each, Prepared)]
+        changes = [each.model.pristine.global_changes for each in self._prepared.values() if isinstance(each, Prepared)]
         self._prepared.clear()
         self._shipped.clear()
         for change in reversed(changes):
@@ -84,6 +84,6 @@ class Shared:
             if shipped.prepared is prepared and shipped.passes == len(task.passes):
                 return shipped.shipped_reference
         with timed("rounding", timings) if task.is_lossy else contextlib.nullcontext():
-            shipped_reference = ShippedReference.of(prepared, task.passes, task.drift_limit)
+            shipped_reference = ShippedReference.of(prepared.model, prepared.probes, task.passes, task.drift_limit)
         self._shipped.append(_Shipped(prepared=prepared, passes=len(task.passes), shipped_reference=shipped_reference))
         return shipped_reference

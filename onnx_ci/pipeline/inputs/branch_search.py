@@ -9,9 +9,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from onnx_ci.pipeline.inputs.decisions import Decision, Observation, Observer, Site
+from onnx_ci.pipeline.inputs.decisions import Observation, observed
 from onnx_ci.pipeline.inputs.directions import GROWTH, Direction, Directions
 from onnx_ci.pipeline.inputs.probes import Inputs, is_same
+from onnx_ci.pipeline.trace.recorder import Tracer
+from onnx_ci.pipeline.trace.trace import Decision, Place
 
 MAX_RUNS = 48
 """How many runs of the model may be spent on searching for the other sides of a recipe's branches."""
@@ -43,69 +45,64 @@ class BranchSearch:
         on_example: what the model decides on the example.
     """
 
-    def __init__(self, observer: Observer, directions: Directions, on_example: Observation) -> None:
-        self._observer, self._directions, self.on_example = observer, directions, on_example
-        self._runs: list[tuple[Inputs, bool, Observation]] = []
-        """The inputs of the search, whether their run counted elements, and what it decided."""
+    def __init__(self, tracer: Tracer, directions: Directions, on_example: Observation) -> None:
+        self._tracer, self._directions, self.on_example = tracer, directions, on_example
+        self._runs: list[tuple[Inputs, Observation]] = []
+        """The inputs of the search, and what their runs decided."""
 
-    @property
-    def example(self) -> Inputs:
-        """The inputs from which the search starts."""
-        return self._directions.example
-
-    def attempts(self, site: Site, decision: Decision) -> Iterator[Attempt]:
+    def attempts(self, place: Place, decision: Decision) -> Iterator[Attempt]:
         """Runs on inputs that may take the other side of a branch.
 
         Args:
-            site: where it is.
+            place: where it is.
             decision: what the example decides there; all probes take the same side.
         """
-        if decision.gaps:
+        if decision.comparison.gaps:
             for direction in () if decision.by_sizes else self._directions.values():
-                yield from _Walk(self, direction, site, decision).attempts()
-            yield from self._along_sizes(site, decision)
+                yield from _Walk(self, direction, place, decision).attempts()
+            yield from self._along_sizes(place, decision)
         if not decision.by_sizes:
             for inputs in self._directions.single_values(decision):
                 if attempt := self.attempt(inputs):
                     yield attempt
 
-    def _along_sizes(self, site: Site, decision: Decision) -> Iterator[Attempt]:
+    def _along_sizes(self, place: Place, decision: Decision) -> Iterator[Attempt]:
         """Runs along each size alone, then along all, unless a single one decides, and the other side is out of its reach."""
         names = self._directions.free_sizes
-        gaps_of_example = _gaps(self.on_example, site)
+        gaps_of_example = _gaps(self.on_example, place)
         deciding: list[Sequence[Attempt]] = []
         for name in names:
             attempts = []
-            for attempt in _Walk(self, self._directions.resizing([name]), site, decision).attempts():
+            for attempt in _Walk(self, self._directions.resizing([name]), place, decision).attempts():
                 attempts.append(attempt)
                 yield attempt
-            if any(_gaps(attempt.observation, site) not in ((), gaps_of_example) for attempt in attempts):
+            if any(_gaps(attempt.observation, place) not in ((), gaps_of_example) for attempt in attempts):
                 deciding.append(attempts)
         is_out_of_reach = len(deciding) == 1 and all(
             attempt.observation.is_accepted and not attempt.is_aimed for attempt in deciding[0]
         )
         if len(names) > 1 and not is_out_of_reach:
-            yield from _Walk(self, self._directions.resizing(names), site, decision).attempts()
+            yield from _Walk(self, self._directions.resizing(names), place, decision).attempts()
 
-    def attempt(self, inputs: Inputs | None, *, is_counted: bool = False, is_aimed: bool = False) -> Attempt | None:
+    def attempt(self, inputs: Inputs | None, *, is_aimed: bool = False) -> Attempt | None:
         """A run on ``inputs``, if they exist and runs are left. Directions can cross: no inputs are run twice."""
         if inputs is None:
             return None
-        for earlier, counted, observation in self._runs:
-            if counted >= is_counted and all(map(is_same, inputs, earlier)):
+        for earlier, observation in self._runs:
+            if all(map(is_same, inputs, earlier)):
                 return Attempt(inputs=inputs, observation=observation, is_aimed=is_aimed)
         if len(self._runs) == MAX_RUNS:
             return None
-        observation = self._observer.observe(inputs, is_counted=is_counted)
-        self._runs.append((inputs, is_counted, observation))
+        observation = observed(self._tracer.trace(inputs))
+        self._runs.append((inputs, observation))
         return Attempt(inputs=inputs, observation=observation, is_aimed=is_aimed)
 
 
 class _Walk:
-    """The runs along one direction, towards where the sides of the comparison at ``site`` are equal."""
+    """The runs along one direction, towards where the sides of the comparison at ``place`` are equal."""
 
-    def __init__(self, search: BranchSearch, direction: Direction, site: Site, decision: Decision) -> None:
-        self._search, self._direction, self._site, self._decision = search, direction, site, decision
+    def __init__(self, search: BranchSearch, direction: Direction, place: Place, decision: Decision) -> None:
+        self._search, self._direction, self._site, self._decision = search, direction, place, decision
         self._observations = {direction.start: search.on_example}
         """What the model decides, by the number on the way, in the order of the runs."""
 
@@ -113,7 +110,7 @@ class _Walk:
         """The runs, in an order in which each shows where the next ones should be."""
         direction = self._direction
         yield from self._towards(direction.second)
-        for position in range(len(self._decision.gaps)):
+        for position in range(len(self._decision.comparison.gaps)):
             for _ in range(MAX_STEPS):
                 root = self._root(position)
                 if root is None:
@@ -141,8 +138,7 @@ class _Walk:
             if number is None:
                 return
             is_there = number == target <= direction.limit
-            inputs, is_counted = direction.inputs(number), direction.sizes > 0
-            attempt = self._search.attempt(inputs, is_counted=is_counted, is_aimed=is_aimed and is_there)
+            attempt = self._search.attempt(direction.inputs(number), is_aimed=is_aimed and is_there)
             if attempt is None:
                 return
             self._observations[number] = attempt.observation
@@ -157,26 +153,13 @@ class _Walk:
         direction, largest = self._direction, max(self._observations)
         if target <= largest:
             return target
-        first_work, work = self._work_at(direction.start), self._work_at(largest)
-        if first_work is None or work is None:
-            return None
+        first_work, work = self._observations[direction.start].elements, self._observations[largest].elements
         if largest > direction.start:
             growth = (work - first_work) / (largest - direction.start)
             if work + growth * (target - largest) > MAX_WORK:
                 return None
         number = min(target, GROWTH * max(largest, 1))
         return None if work * (number / max(largest, 1)) ** (direction.sizes + 1) > MAX_WORK else number
-
-    def _work_at(self, number: float) -> int | None:
-        """How many elements the model computes at a number that has been run; ``None`` if no run is left to count them."""
-        if not self._observations[number].elements:
-            is_example = number == self._direction.start
-            inputs = self._search.example if is_example else self._direction.inputs(number)
-            attempt = self._search.attempt(inputs, is_counted=True)
-            if attempt is None:
-                return None
-            self._observations[number] = attempt.observation
-        return self._observations[number].elements
 
     def _root(self, position: int) -> float | None:
         """Where a line through the last two points of the nearest gaps crosses zero; ``None`` if it does not."""
@@ -191,6 +174,6 @@ class _Walk:
         return root if math.isfinite(root) else None
 
 
-def _gaps(observation: Observation, site: Site) -> tuple[tuple[float, ...], ...]:
-    """The gaps of all decisions at a site."""
-    return tuple(decision.gaps for decision in observation.decisions.get(site, ()))
+def _gaps(observation: Observation, place: Place) -> tuple[tuple[float, ...], ...]:
+    """The gaps of all decisions at a place."""
+    return tuple(decision.comparison.gaps for decision in observation.decisions.get(place, ()))

@@ -9,16 +9,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import CodeType
 
 from onnx_ci.pipeline.inputs.axes import InputAxes
 from onnx_ci.pipeline.inputs.branch_search import BranchSearch
 from onnx_ci.pipeline.inputs.conditions import Condition, condition_at
-from onnx_ci.pipeline.inputs.decisions import Decision, Observation, Observer, Site
+from onnx_ci.pipeline.inputs.decisions import Observation, observed
 from onnx_ci.pipeline.inputs.directions import Directions
 from onnx_ci.pipeline.inputs.domains import UNKNOWN, InputDomains
 from onnx_ci.pipeline.inputs.probes import Inputs, InputStatus, Probe, Prober, is_float, is_same
 from onnx_ci.pipeline.inputs.sizes import Following
+from onnx_ci.pipeline.trace.recorder import Tracer
+from onnx_ci.pipeline.trace.trace import Decision, Frame, Place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +47,8 @@ class BranchFinder:
     """Finds inputs for both sides of those branches of a model that depend on its input.
 
     Args:
-        observer: observes what the model decides.
-        on_example: what it has observed on the example.
+        tracer: records the model.
+        on_example: what it decides on the example.
         prober: makes the probes.
         axes: the dynamic axes of the inputs.
         following: the inputs that belong to the sizes of others.
@@ -56,7 +57,7 @@ class BranchFinder:
 
     def __init__(
         self,
-        observer: Observer,
+        tracer: Tracer,
         on_example: Observation,
         prober: Prober,
         axes: InputAxes,
@@ -65,7 +66,7 @@ class BranchFinder:
     ) -> None:
         self._prober, self._axes, self._example = prober, axes, prober.example.inputs
         self._sizes = axes.sizes_in(self._example)
-        self._observer, self._on_example = observer, on_example
+        self._tracer, self._on_example = tracer, on_example
         self._observations: list[Observation] = []
         """What the model decides on probes, the example first."""
         self._observed: dict[str, Observation] = {}
@@ -73,7 +74,7 @@ class BranchFinder:
         self._questions: set[object] = set()
         """The searches that were made."""
         self._added: list[Probe] = []
-        self._conditions: dict[tuple[CodeType, int], Condition] = {}
+        self._conditions: dict[Frame, Condition] = {}
         self._directions = Directions(self._example, axes, following, domains)
 
     @property
@@ -84,8 +85,8 @@ class BranchFinder:
     @functools.cached_property
     def _decided_on_example(self) -> list[Decision]:
         """What the model decides on the example, but for mere checks."""
-        sites = self._on_example.decisions.items()
-        return [each for site, decisions in sites if not self._condition(site).is_check for each in decisions]
+        places = self._on_example.decisions.items()
+        return [each for place, decisions in places if not self._condition(place).is_check for each in decisions]
 
     def find(self, probes: Sequence[Probe], *, search: bool = True) -> Branches:
         """Find the branches at which all ``probes``, the example first, take the same side.
@@ -117,7 +118,7 @@ class BranchFinder:
 
     def _observation(self, probe: Probe) -> Observation:
         if probe.name not in self._observed:
-            self._observed[probe.name] = self._observer.observe(probe.inputs)
+            self._observed[probe.name] = observed(self._tracer.trace(probe.inputs))
         return self._observed[probe.name]
 
     def _telling(self, probes: Sequence[Probe]) -> Mapping[str, Probe]:
@@ -139,40 +140,40 @@ class BranchFinder:
 
     # --- what the probes show -----------------------------------------------------------------------------------------
 
-    def _condition(self, site: Site) -> Condition:
-        place = site.code, site.offset
-        if place not in self._conditions:
-            self._conditions[place] = condition_at(*place)
-        return self._conditions[place]
+    def _condition(self, place: Place) -> Condition:
+        frame = place.frames[0]
+        if frame not in self._conditions:
+            self._conditions[frame] = condition_at(frame.code, frame.offset)
+        return self._conditions[frame]
 
-    def _decisions(self, site: Site) -> list[Decision]:
-        return [decision for observation in self._observations for decision in observation.decisions.get(site, ())]
+    def _decisions(self, place: Place) -> list[Decision]:
+        return [decision for observation in self._observations for decision in observation.decisions.get(place, ())]
 
-    def _one_sided(self) -> list[Site]:
-        """The sites that depend on the input, and at which all probes take the same side."""
-        sites = dict.fromkeys(site for observation in self._observations for site in observation.decisions)
-        one_sided = (site for site in sites if len({decision.outcome for decision in self._decisions(site)}) == 1)
-        return [site for site in one_sided if self._depends_on_input(site) and not self._condition(site).is_check]
+    def _one_sided(self) -> list[Place]:
+        """The places that depend on the input, and at which all probes take the same side."""
+        places = dict.fromkeys(place for observation in self._observations for place in observation.decisions)
+        one_sided = (place for place in places if len({decision.outcome for decision in self._decisions(place)}) == 1)
+        return [place for place in one_sided if self._depends_on_input(place) and not self._condition(place).is_check]
 
-    def _depends_on_input(self, site: Site) -> bool:
-        """Whether what is compared at a site differs between two probes."""
-        first, *others = (each.decisions[site] for each in self._observations if site in each.decisions)
+    def _depends_on_input(self, place: Place) -> bool:
+        """Whether what is compared at a place differs between two probes."""
+        first, *others = (each.decisions[place] for each in self._observations if place in each.decisions)
         pairs = (pair for decisions in others for pair in zip(first, decisions, strict=False))
-        return any((left.gaps, left.total) != (right.gaps, right.total) for left, right in pairs)
+        return any(left.comparison != right.comparison for left, right in pairs)
 
     # --- the other sides ----------------------------------------------------------------------------------------------
 
     def _other_sides(self, *, search: bool) -> Branches:
         """For each branch at which all probes take the same side, a probe of the other one, if the search finds it."""
-        branch_search = BranchSearch(self._observer, self._directions, self._on_example) if search else None
+        branch_search = BranchSearch(self._tracer, self._directions, self._on_example) if search else None
         probes: list[Probe] = []
         untaken: list[UntakenBranch] = []
-        while site := next((site for site in self._one_sided() if self._question(site) not in self._questions), None):
-            self._questions.add(self._question(site))
-            condition = self._condition(site)
+        while place := next((place for place in self._one_sided() if self._question(place) not in self._questions), None):
+            self._questions.add(self._question(place))
+            condition = self._condition(place)
             name = f"branch at {condition.path.name}:{condition.line}"
             same_line = sum(probe.name.startswith(name) for probe in self._added)
-            match self._other_side(site, f"{name} ({1 + same_line})" if same_line else name, branch_search):
+            match self._other_side(place, f"{name} ({1 + same_line})" if same_line else name, branch_search):
                 case Probe() as probe:
                     probes.append(probe)
                     self._added.append(probe)
@@ -180,21 +181,21 @@ class BranchFinder:
                     untaken.append(branch)
         return Branches(probes=tuple(probes), untaken=tuple(untaken))
 
-    def _question(self, site: Site) -> object:
+    def _question(self, place: Place) -> object:
         """What distinguishes one search from another: submodules often decide the same."""
-        return site.code, site.offset, self._decisions(site)[0]
+        return place.frames[0], self._decisions(place)[0]
 
-    def _other_side(self, site: Site, name: str, search: BranchSearch | None) -> Probe | UntakenBranch | None:
-        """A probe of the other side of the branch at ``site``, or the branch if none is found.
+    def _other_side(self, place: Place, name: str, search: BranchSearch | None) -> Probe | UntakenBranch | None:
+        """A probe of the other side of the branch at ``place``, or the branch if none is found.
 
         ``None`` if the model shows that no input takes the other side: it rejects inputs that would, or returns without getting
         there, because other branches exclude it.
         """
-        decision, is_impossible = self._decisions(site)[0], False
+        decision, is_impossible = self._decisions(place)[0], False
         degenerate: tuple[Probe, Observation] | None = None
-        for attempt in search.attempts(site, decision) if search else ():
+        for attempt in search.attempts(place, decision) if search else ():
             observation = attempt.observation
-            decisions = observation.decisions.get(site, ())
+            decisions = observation.decisions.get(place, ())
             is_taken = any(each.outcome is not decision.outcome for each in decisions)
             if is_taken and observation.is_accepted:
                 is_legal = self._legality(attempt.inputs) is InputStatus.LEGAL
@@ -212,11 +213,11 @@ class BranchFinder:
             probe, observation = degenerate
             self._observations.append(observation)
             return probe
-        is_remainder = decision.by_sizes and decision.total not in decision.gaps
-        is_same = len({each.gaps for each in self._decisions(site)}) == 1
+        is_remainder = decision.by_sizes and decision.comparison.total not in decision.comparison.gaps
+        is_same = len({each.comparison.gaps for each in self._decisions(place)}) == 1
         if is_impossible or (is_remainder and is_same):  # what comes before leaves no other remainder
             return None
-        return UntakenBranch(condition=self._condition(site), outcome=decision.outcome, by_sizes=decision.by_sizes)
+        return UntakenBranch(condition=self._condition(place), outcome=decision.outcome, by_sizes=decision.by_sizes)
 
     def _legality(self, inputs: Inputs) -> InputStatus:
         """Inputs that become empty, or all zeros, are degenerate."""

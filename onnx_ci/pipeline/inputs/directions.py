@@ -11,12 +11,12 @@ import torch
 
 from onnx_ci.collection.axis_sizes import above
 from onnx_ci.pipeline.inputs.axes import InputAxes
-from onnx_ci.pipeline.inputs.decisions import Decision
 from onnx_ci.pipeline.inputs.domains import InputDomains
 from onnx_ci.pipeline.inputs.probes import Inputs, is_float
 from onnx_ci.pipeline.inputs.sizes import Following
 from onnx_ci.pipeline.model.call import PrepareError
 from onnx_ci.pipeline.model.tensors import is_finite
+from onnx_ci.pipeline.trace.trace import Decision
 
 MAX_ELEMENTS = 2**20
 """How many elements larger inputs may have."""
@@ -133,10 +133,10 @@ class Directions:
         for index, tensor in enumerate(self.example):
             values: Sequence[float] = (1, 0)
             if is_float(tensor):
-                values = () if decision.gaps else (math.nan, math.inf, -math.inf)
+                values = () if decision.comparison.gaps else (math.nan, math.inf, -math.inf)
             elif _is_number(tensor):
                 limits, ends = torch.iinfo(tensor.dtype), (int(tensor.min()), int(tensor.max()))
-                equal = dict.fromkeys(end - round(gap) for end, gap in zip(ends, decision.gaps, strict=False))
+                equal = dict.fromkeys(end - round(gap) for end, gap in zip(ends, decision.comparison.gaps, strict=False))
                 values = [value for value in equal if limits.min <= value <= limits.max]
             for value in values if tensor.numel() else ():
                 changed = tensor.clone(memory_format=torch.contiguous_format)

@@ -1,25 +1,21 @@
 """What a model does with the elements of its inputs: which it uses as indices, and which it tests for NaN or infinity.
 
-Observed in one run in eager mode, operator by operator. What counts is an element of an input itself, wherever a view or a copy
-has moved it: that a model tests what it has computed says nothing about the values that its inputs can have.
+Read from a trace, operator by operator. What counts is an element of an input itself, wherever a view or a copy has moved it:
+that a model tests what it has computed says nothing about the values that its inputs can have.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils.weak import WeakIdKeyDictionary
 
-from onnx_ci.pipeline.inputs.probes import is_integer
-from onnx_ci.pipeline.model.operators import OperatorMode, named_arguments, tensor_leaves, written_to
-
-_Numbers = MutableMapping[torch.Tensor, torch.Tensor]
+from onnx_ci.pipeline.trace.trace import Operator, Ref, Trace, refs_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,37 +34,62 @@ class InputUse:
     """The elements, as a mask, that the model tests for a value: for NaN, infinity or its negative."""
 
 
-class UsesObserver(OperatorMode):  # type: ignore[no-untyped-call]
-    """Observes the uses of the tensors ``inputs`` in the run of a model that happens within it."""
+def uses_of(trace: Trace) -> tuple[InputUse, ...]:
+    """How the model of ``trace`` uses each of its inputs."""
+    operators = [*trace.of_kind(Operator)]
+    if not any(map(_is_telling, operators)):
+        return tuple(InputUse() for _ in trace.inputs)
+    elements = _Elements(trace)
+    for operator in operators:
+        elements.follow(operator)
+    return elements.uses()
 
-    def __init__(self, inputs: Sequence[torch.Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._inputs = [(tensor.shape, tensor.dtype) for tensor in inputs]
-        # Each element of an input has a number, by which it is known wherever it is moved to; 0 is any other value. The maps
-        # are weak, so that observing a run needs little more memory than the run.
+
+def _is_telling(operator: Operator) -> bool:
+    """Whether an operator can choose by indices, or test for a value."""
+    arguments = operator.arguments
+    is_choice = any(name in arguments for name in ("index", "indices")) or operator.name in ("max", "amax")
+    is_test = operator.name in _TESTS_FOR_NAN | _TESTS_FOR_INFINITY | _COMPARISONS
+    return is_choice or is_test
+
+
+_Numbers = dict[int, torch.Tensor]
+"""The numbers of elements, by the position of the value that has them."""
+
+
+class _Elements:
+    """Follows the elements of inputs through the operators of a trace.
+
+    Each element of an input has a number, by which it is known wherever it is moved to; 0 is any other value.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace, self._values = trace, trace.values
         self._firsts = [1]
-        self._moved: _Numbers = WeakIdKeyDictionary()
-        self._computed: _Numbers = WeakIdKeyDictionary()
+        self._moved: _Numbers = {}
+        self._computed: _Numbers = {}
         """Results of arithmetic with constants, which are NaN where the element is."""
-        self._magnitudes: _Numbers = WeakIdKeyDictionary()
+        self._magnitudes: _Numbers = {}
         """Absolute values of elements."""
-        self._largest: MutableMapping[torch.Tensor, tuple[torch.Tensor, int]] = WeakIdKeyDictionary()
+        self._largest: dict[int, tuple[torch.Tensor, int]] = {}
         """The largest of elements, or what is computed from it: their numbers, and how many indices there are up to it."""
-        self._from_data: MutableMapping[torch.Tensor, bool] = WeakIdKeyDictionary()
-        """The tensors that depend on the inputs."""
-        for tensor in inputs:
-            first = self._firsts[-1]
-            self._firsts.append(first + tensor.numel())
-            numbers = torch.arange(first, self._firsts[-1], device=tensor.device).view(tensor.shape)
-            self._moved[tensor] = torch.empty_like(tensor, dtype=torch.int64).copy_(numbers)  # in the layout of the input
-            self._from_data[tensor] = True
+        self._from_data = {*trace.inputs}
+        """The values that depend on the inputs."""
+        for position in trace.inputs:
+            shape, first = self._values[position].shape, self._firsts[-1]
+            self._firsts.append(first + math.prod(shape))
+            numbers = torch.arange(first, self._firsts[-1]).view(shape)
+            if stride := self._values[position].stride:  # in the layout of the input
+                like = torch.empty_strided(shape, stride, dtype=torch.int64, device="meta")
+                numbers = torch.empty_like(like, device="cpu").copy_(numbers)
+            self._moved[position] = numbers
         self._vocabularies: dict[int, int] = {}
         self._rows: dict[int, int] = {}
         self._overwriting: set[int] = set()
         self._tested: dict[float, list[torch.Tensor]] = {}
 
     def uses(self) -> tuple[InputUse, ...]:
-        """What was observed, by the position of the input."""
+        """What the operators show, by the position of the input."""
         return tuple(
             InputUse(
                 vocabulary=self._vocabularies.get(index),
@@ -76,99 +97,122 @@ class UsesObserver(OperatorMode):  # type: ignore[no-untyped-call]
                 overwrites=index in self._overwriting,
                 tested=dict(self._tested_elements(index)),
             )
-            for index in range(len(self._inputs))
+            for index in range(len(self._trace.inputs))
         )
 
     def _tested_elements(self, index: int) -> Iterator[tuple[float, torch.Tensor]]:
-        shape, dtype = self._inputs[index]
+        value = self._values[self._trace.inputs[index]]
         first, end = self._firsts[index : index + 2]
-        for value, tested in self._tested.items() if dtype.is_floating_point else ():
+        for number, tested in self._tested.items() if value.dtype.is_floating_point else ():
             elements = torch.zeros(end - first, dtype=torch.bool)
             for numbers in tested:
                 elements[numbers[(numbers >= first) & (numbers < end)] - first] = True
             if bool(elements.any()):
-                yield value, elements.view(shape)
+                yield number, elements.view(value.shape)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        arguments = named_arguments(func, args, kwargs)
-        if not any(operand in self._from_data for operand in tensor_leaves(arguments)):
-            return func(*args, **kwargs)
-        name = func.name().partition(".")[0].removeprefix("aten::").rstrip("_")  # relu_ is relu, in place
-        self._note_indices(name, arguments)
-        self._note_tests(name, arguments)
-        result, written = func(*args, **kwargs), written_to(func, args, kwargs)
-        largest = self._largest_of(name, arguments, tensor_leaves(result))
-        followed = [*self._followed(func, name, arguments, tensor_leaves(result), is_in_place=bool(written))]
-        for tensor in (*tensor_leaves(result), *written):
-            self._from_data[tensor] = True
-            for numbers_of in self._maps:
-                numbers_of.pop(tensor, None)
-            self._largest.pop(tensor, None)
-        for numbers_of, tensor, numbers in followed:
-            numbers_of[tensor] = numbers
-        if largest is not None:
-            self._largest[result] = largest
-        return result
+    def follow(self, operator: Operator) -> None:
+        """Note what an operator does with elements, and where it moves them to."""
+        if self._from_data.isdisjoint(operator.operands):
+            return
+        self._note_indices(operator)
+        self._note_tests(operator)
+        for numbers_of, position, numbers in [*self._followed(operator)]:
+            numbers_of[position] = numbers
+        if largest := self._largest_of(operator):
+            self._largest[operator.results[0]] = largest
+        self._from_data.update(operator.results, operator.written)
 
     # --- where elements are moved to --------------------------------------------------------------------------------------
 
-    @property
-    def _maps(self) -> tuple[_Numbers, ...]:
-        return self._moved, self._computed, self._magnitudes
-
-    def _followed(
-        self, func: Any, name: str, arguments: Mapping[str, Any], results: Sequence[torch.Tensor], *, is_in_place: bool
-    ) -> Iterator[tuple[_Numbers, torch.Tensor, torch.Tensor]]:
-        """The ``results`` whose elements are those of inputs, or computed from them, each with its map and numbers."""
-        operand: Any = arguments.get("self")
+    def _followed(self, operator: Operator) -> Iterator[tuple[_Numbers, int, torch.Tensor]]:
+        """The results whose elements are those of inputs, or computed from them, each with its map and numbers."""
+        name, arguments, results, values = operator.name, operator.arguments, operator.results, self._values
+        maps, operand = (self._moved, self._computed, self._magnitudes), _position(arguments.get("self"))
+        if not results:
+            return
         if name in _COPIES:
-            yield from ((numbers_of, results[0], numbers_of[operand]) for numbers_of in self._maps if operand in numbers_of)
-        elif name in _MOVES or (func.is_view and "dtype" not in arguments):
-            for numbers_of in self._maps:
-                yield from ((numbers_of, *pair) for pair in _moved_by(func, arguments, results, numbers_of))
+            yield from ((numbers_of, results[0], numbers_of[operand]) for numbers_of in maps if operand in numbers_of)
+        elif name in _MOVES or (operator.call.is_view and "dtype" not in arguments):
+            for numbers_of in maps:
+                yield from ((numbers_of, *pair) for pair in self._moved_by(operator, arguments, numbers_of))
         elif name == "abs" and operand in self._moved:
             yield self._magnitudes, results[0], self._moved[operand]
         elif name in _ARITHMETIC:
-            data = [each for each in tensor_leaves(arguments) if each in self._from_data]
-            numbers = self._numbers_if_nan(data[0]) if len(data) == 1 and results[0].is_floating_point() else None
+            data = [each for each in operator.operands if each in self._from_data]
+            numbers = self._numbers_if_nan(data[0]) if len(data) == 1 and values[results[0]].dtype.is_floating_point else None
             if numbers is not None:
-                yield self._computed, results[0], numbers.expand(results[0].shape)
-        elif len(results) == 1 and not is_in_place:  # such as a clamp of indices that are within its bounds
-            for each in tensor_leaves(arguments) if is_integer(results[0]) else ():
-                is_same = each.dtype == results[0].dtype and each.shape == results[0].shape and torch.equal(each, results[0])
+                yield self._computed, results[0], numbers.expand(values[results[0]].shape)
+        elif len(results) == 1 and not operator.written and values[results[0]].is_integer:
+            for each in operator.operands:  # such as a clamp of indices that are within its bounds
+                kept, result = values[each].kept, values[results[0]].kept
+                is_same = kept is not None and result is not None and kept.dtype == result.dtype and torch.equal(kept, result)
                 if each in self._moved and is_same:
                     yield self._moved, results[0], self._moved[each]
                     break
 
-    def _numbers_if_nan(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The numbers of the elements that a tensor is NaN for; ``None`` if it can also be NaN for other reasons."""
-        return self._moved.get(tensor, self._computed.get(tensor))
+    def _moved_by(
+        self, operator: Operator, arguments: Mapping[str, Any], numbers_of: _Numbers
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """The results of an operator that only moves elements, each with the numbers of these."""
+        moved = {name: value for name, value in arguments.items() if name in ("self", "tensors")}
+        if not any(position in numbers_of for position in refs_in(moved)):
+            return
+
+        def numbers(ref: Ref) -> torch.Tensor:
+            return numbers_of.get(ref.value, torch.zeros(self._values[ref.value].shape, dtype=torch.int64))
+
+        def kept(ref: Ref) -> Any:
+            return self._values[ref.value].kept
+
+        others = pytree.tree_map_only(Ref, kept, {name: value for name, value in arguments.items() if name not in moved})
+        with contextlib.suppress(RuntimeError):  # a view that the layout of the numbers does not allow
+            results = operator.call.operator(**others, **pytree.tree_map_only(Ref, numbers, moved))
+            yield from zip(operator.results, pytree.tree_leaves(results), strict=True)
+
+    def _numbers_if_nan(self, position: int | None) -> torch.Tensor | None:
+        """The numbers of the elements that a value is NaN for; ``None`` if it can also be NaN for other reasons."""
+        return None if position is None else self._moved.get(position, self._computed.get(position))
 
     # --- indices ----------------------------------------------------------------------------------------------------------
 
-    def _note_indices(self, name: str, arguments: Mapping[str, Any]) -> None:
-        if name == "_local_scalar_dense" and (number := arguments["self"]) in self._largest:
+    def _note_indices(self, operator: Operator) -> None:
+        arguments = operator.arguments
+        if operator.name == "_local_scalar_dense" and (number := _position(arguments["self"])) in self._largest:
             self._note_rows(self._rows, *self._largest[number])
-        for indices, rows in _choices(arguments):
-            if is_integer(indices) and indices in self._moved:
+        for indices, rows in self._choices(arguments):
+            if self._values[indices].is_integer and indices in self._moved:
                 is_lookup = "weight" in arguments
                 self._note_rows(self._vocabularies if is_lookup else self._rows, self._moved[indices], rows)
-                if name in _OVERWRITES and _SOURCES & arguments.keys() and not arguments.get("accumulate"):
+                if operator.name in _OVERWRITES and _SOURCES & arguments.keys() and not arguments.get("accumulate"):
                     self._overwriting.update(self._integer_inputs(self._moved[indices]))
 
-    def _largest_of(
-        self, name: str, arguments: Mapping[str, Any], results: Sequence[torch.Tensor]
-    ) -> tuple[torch.Tensor, int] | None:
+    def _choices(self, arguments: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+        """The integers that an operator uses as indices, each with the number of rows among which it chooses."""
+        chosen, weight, index = (_position(arguments.get(name)) for name in ("self", "weight", "index"))
+        indices, dim = arguments.get("indices"), arguments.get("dim")
+        if weight is not None and isinstance(indices, Ref):
+            yield indices.value, self._values[weight].shape[0]
+        elif chosen is not None and index is not None:
+            shape = self._values[chosen].shape
+            yield index, math.prod(shape) if dim is None or not shape else shape[dim]
+        elif chosen is not None and isinstance(indices, list | tuple):
+            for size, each in zip(self._values[chosen].shape, indices, strict=False):
+                if isinstance(each, Ref):
+                    if self._values[each.value].dtype in (torch.bool, torch.uint8):  # a mask stands for as many axes as it has
+                        return
+                    yield each.value, size
+
+    def _largest_of(self, operator: Operator) -> tuple[torch.Tensor, int] | None:
         """The entry of :attr:`_largest` for the result of an operator, if it is one."""
-        operand: Any = arguments.get("self")
-        if len(results) != 1 or results[0].numel() != 1 or not is_integer(results[0]):
+        operand = _position(operator.arguments.get("self"))
+        result = self._values[operator.results[0]] if len(operator.results) == 1 else None
+        if operand is None or result is None or math.prod(result.shape) != 1 or not result.is_integer:
             return None
-        if name in ("max", "amax") and operand in self._moved and int(operand.min()) == 0:  # lengths are larger
-            return self._moved[operand], int(results[0]) + 1
-        return self._largest.get(operand) if name in _ARITHMETIC | _COPIES or name == "view" else None
+        if operator.name in ("max", "amax") and operand in self._moved:
+            kept = self._values[operand].kept
+            starts_at_zero = kept is not None and result.kept is not None and int(kept.min()) == 0  # lengths are larger
+            return (self._moved[operand], int(result.kept) + 1) if starts_at_zero else None
+        return self._largest.get(operand) if operator.name in _ARITHMETIC | _COPIES | {"view"} else None
 
     def _note_rows(self, rows_of: dict[int, int], numbers: torch.Tensor, rows: int) -> None:
         for index in self._integer_inputs(numbers):
@@ -176,29 +220,51 @@ class UsesObserver(OperatorMode):  # type: ignore[no-untyped-call]
 
     def _integer_inputs(self, numbers: torch.Tensor) -> Iterator[int]:
         """The inputs with integers that have some of these elements."""
-        for index, (_, dtype) in enumerate(self._inputs):
+        for index, position in enumerate(self._trace.inputs):
             is_of_input = (numbers >= self._firsts[index]) & (numbers < self._firsts[index + 1])
-            if not dtype.is_floating_point and bool(is_of_input.any()):
+            if not self._values[position].dtype.is_floating_point and bool(is_of_input.any()):
                 yield index
 
     # --- tests ------------------------------------------------------------------------------------------------------------
 
-    def _note_tests(self, name: str, arguments: Mapping[str, Any]) -> None:
-        operand: Any = arguments.get("self")
-        other = arguments.get("other")
-        if name in _TESTS_FOR_NAN or (name in ("eq", "ne") and operand is other):
-            for tensor in (operand, other):
-                if isinstance(tensor, torch.Tensor) and (numbers := self._numbers_if_nan(tensor)) is not None:
-                    self._note_test(math.nan, numbers)
-        for value in _tested_infinities(name, arguments):
+    def _note_tests(self, operator: Operator) -> None:
+        arguments = operator.arguments
+        operand, other = _position(arguments.get("self")), _position(arguments.get("other"))
+        is_with_itself = operator.name in ("eq", "ne") and operand is not None and operand == other
+        if operator.name in _TESTS_FOR_NAN or is_with_itself:
+            for position in (operand, other):
+                if (numbers := self._numbers_if_nan(position)) is not None:
+                    self._tested.setdefault(math.nan, []).append(numbers)
+        for infinity in self._tested_infinities(operator.name, arguments):
             if operand in self._moved:
-                self._note_test(value, self._moved[operand])
+                self._tested.setdefault(infinity, []).append(self._moved[operand])
             elif operand in self._magnitudes:
-                self._note_test(math.inf, self._magnitudes[operand])
-                self._note_test(-math.inf, self._magnitudes[operand])
+                self._tested.setdefault(math.inf, []).append(self._magnitudes[operand])
+                self._tested.setdefault(-math.inf, []).append(self._magnitudes[operand])
 
-    def _note_test(self, value: float, numbers: torch.Tensor) -> None:
-        self._tested.setdefault(value, []).append(numbers.cpu())
+    def _tested_infinities(self, name: str, arguments: Mapping[str, Any]) -> Iterator[float]:
+        """The infinite values for which an operator tests its operand."""
+        match name:
+            case "isinf":
+                yield from (math.inf, -math.inf)
+            case "isposinf":
+                yield math.inf
+            case "isneginf":
+                yield -math.inf
+            case "nan_to_num":
+                yield from (value for key, value in _REPLACED.items() if arguments.get(key) is not None)
+            case _ if name in _COMPARISONS:
+                constant = arguments.get("other")
+                if isinstance(constant, Ref):
+                    kept = self._values[constant.value].kept
+                    constant = kept.item() if kept is not None and kept.numel() == 1 else None
+                if isinstance(constant, float) and math.isinf(constant):
+                    yield constant
+
+
+def _position(argument: Any) -> int | None:
+    """The position of the value that an argument is."""
+    return argument.value if isinstance(argument, Ref) else None
 
 
 _COPIES = frozenset({"clone", "_to_copy"})
@@ -206,54 +272,7 @@ _MOVES = frozenset({"_unsafe_view", "cat", "flip", "gather", "index", "index_sel
 _ARITHMETIC = frozenset({"add", "sub", "rsub", "mul", "div", "neg"})
 _OVERWRITES, _SOURCES = frozenset({"scatter", "index_copy", "index_put", "put"}), {"src", "source", "values"}
 _TESTS_FOR_NAN = frozenset({"isnan", "nan_to_num", "nansum", "nanmedian", "fmax", "fmin"})
+_TESTS_FOR_INFINITY = frozenset({"isinf", "isposinf", "isneginf"})
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
-
-
-def _moved_by(
-    func: Any, arguments: Mapping[str, Any], results: Sequence[torch.Tensor], numbers_of: _Numbers
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The results of an operator that only moves elements, each with the numbers of these."""
-    moved = {name: value for name, value in arguments.items() if name in ("self", "tensors")}
-    if not any(tensor in numbers_of for tensor in tensor_leaves(moved)):
-        return
-    numbers = pytree.tree_map(lambda tensor: numbers_of.get(tensor, torch.zeros_like(tensor, dtype=torch.int64)), moved)
-    with contextlib.suppress(RuntimeError):  # a view that the layout of the numbers does not allow
-        yield from zip(results, tensor_leaves(func(**{**arguments, **numbers})), strict=True)
-
-
-def _choices(arguments: Mapping[str, Any]) -> Iterator[tuple[torch.Tensor, int]]:
-    """The integers that an operator uses as indices, each with the number of rows among which it chooses."""
-    chosen, dim, weight = (arguments.get(name) for name in ("self", "dim", "weight"))
-    index, indices = arguments.get("index"), arguments.get("indices")
-    if isinstance(weight, torch.Tensor) and isinstance(indices, torch.Tensor):
-        yield indices, weight.shape[0]
-    elif isinstance(chosen, torch.Tensor) and isinstance(index, torch.Tensor):
-        yield index, chosen.numel() if dim is None or not chosen.dim() else chosen.shape[dim]
-    elif isinstance(chosen, torch.Tensor) and isinstance(indices, list | tuple):
-        for axis, each in enumerate(indices):
-            if isinstance(each, torch.Tensor):
-                if each.dtype in (torch.bool, torch.uint8):  # a mask, which stands for as many axes as it has
-                    return
-                yield each, chosen.shape[axis]
-
-
-def _tested_infinities(name: str, arguments: Mapping[str, Any]) -> Iterator[float]:
-    """The infinite values for which an operator tests its operand."""
-    match name:
-        case "isinf":
-            yield from (math.inf, -math.inf)
-        case "isposinf":
-            yield math.inf
-        case "isneginf":
-            yield -math.inf
-        case "nan_to_num":
-            yield from (value for key, value in _REPLACED.items() if arguments.get(key) is not None)
-        case _ if name in _COMPARISONS:
-            other = arguments.get("other")
-            constant = other.item() if isinstance(other, torch.Tensor) and other.numel() == 1 else other
-            if isinstance(constant, float) and math.isinf(constant):
-                yield constant
-
-
 _REPLACED = {"posinf": math.inf, "neginf": -math.inf}
 """Arguments of ``nan_to_num``. Without them, an infinity becomes a number that is nearly one, and what follows overflows."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +25,9 @@ from onnx_ci.pipeline.model.containers import name_of, named_leaves
 from onnx_ci.pipeline.model.module import unlike_others
 from onnx_ci.pipeline.model.tensors import Outputs, dtype_name, has_noise, largest_value
 from onnx_ci.pipeline.prepare.observability import Observability
-from onnx_ci.results.records import Finding, Severity, SourceLine
+from onnx_ci.pipeline.prepare.state_lines import lines_that_draw
+from onnx_ci.pipeline.trace.trace import Trace
+from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.text import count, listed, listed_shortly
 
@@ -236,16 +238,14 @@ def _constant_axes(
 _DRAWN = "The line draws random numbers, and draws different ones in float64 and in the file: make them a buffer or an input."
 
 
-def noisy_outputs(
-    limit: DriftLimit, probes: Sequence[Probe], lines_that_draw: Callable[[], Sequence[SourceLine]]
-) -> Iterator[Finding]:
+def noisy_outputs(limit: DriftLimit, probes: Sequence[Probe], trace: Trace) -> Iterator[Finding]:
     """Outputs whose noise affects more than half of their digits: almost any file would pass a comparison by drift.
 
     A model that seeds itself returns the same on each run, but torch draws other numbers in float64.
     Of the probes, only the example and the steps of sequences are checked, over which rounding errors can grow.
 
     Args:
-        lines_that_draw: returns the lines of the model that draw random numbers. Only called if a reference is too noisy.
+        trace: a run on the example.
     """
     if limit.has_tolerance:
         return
@@ -255,7 +255,7 @@ def noisy_outputs(
         if noisy is not None:
             output, noise = noisy.reference.own[position], noisy.reference.noise[position]
             largest = largest_value(output)
-            drawing = lines_that_draw()
+            drawing = lines_that_draw(trace)
             remedy = (
                 "An ill-conditioned model needs rtol or atol, or an example on which it is better conditioned"
                 f"{', or fewer steps' if noisy.fed else ''}."

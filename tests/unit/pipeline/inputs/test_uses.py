@@ -8,15 +8,17 @@ import pytest
 import torch
 from torch.nn import functional
 
-from onnx_ci.pipeline.inputs.uses import InputUse, UsesObserver
+from onnx_ci.pipeline.inputs.uses import InputUse, uses_of
+from onnx_ci.pipeline.model.call import Call
+from onnx_ci.pipeline.trace.recorder import Recorder
 
 INF = math.inf
 
 
 def uses_in(function, *inputs):
-    with torch.no_grad(), UsesObserver(inputs) as observer:
+    with torch.no_grad(), Recorder(Call(model=torch.nn.Module(), args=inputs, kwargs={})) as recorder:
         function(*inputs)
-    return observer.uses()
+    return uses_of(recorder.trace)
 
 
 # --- indices ----------------------------------------------------------------------------------------------------------

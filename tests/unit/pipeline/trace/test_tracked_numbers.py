@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnx_ci.pipeline.inputs.tracked_numbers import TrackedFloat, TrackedInt, reporting_to, tracked
+from onnx_ci.pipeline.trace.tracked_numbers import TrackedFloat, TrackedInt, reporting_to, tracked
 
 numbers = st.one_of(st.integers(-20, 20), st.floats(-20, 20))
 operations = st.sampled_from(

@@ -1,0 +1,459 @@
+"""Records a run of a model in eager mode.
+
+Two modes see what a model calls: one the functions of torch, and one the operators below them, also those of scripted code and
+of code in C++. Sizes and single values that a function returns are handed out as tracked numbers
+(:mod:`~onnx_ci.pipeline.trace.tracked_numbers`), which report what Python does with them.
+
+What a mode cannot see, such as compiled code and tensors that are made in C++, appears as a constant.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import math
+import sys
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from dataclasses import replace
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from onnx_ci.owners import Owner, owner_of
+from onnx_ci.pipeline.model import operators
+from onnx_ci.pipeline.model.call import Call, PrepareError, input_tensors
+from onnx_ci.pipeline.model.copies import Copies
+from onnx_ci.pipeline.model.module import named_weights_of
+from onnx_ci.pipeline.model.operators import Intervention, OperatorCall, tensor_leaves
+from onnx_ci.pipeline.model.places import calls_module
+from onnx_ci.pipeline.model.running import force_eager, in_small_operators, run_tree
+from onnx_ci.pipeline.trace import tracked_numbers
+from onnx_ci.pipeline.trace.trace import (
+    AttributeSet,
+    Comparison,
+    Decision,
+    Event,
+    Frame,
+    FunctionCall,
+    NumberRead,
+    Operator,
+    Place,
+    Ref,
+    Role,
+    Trace,
+    Value,
+    refs_in,
+)
+from onnx_ci.pipeline.trace.tracked_numbers import plain_number, reporting_to, tracked, tracked_conversions
+
+MOST_EVENTS = 10**5
+"""How many events a trace has at most."""
+MOST_KEPT = 2**16
+"""How many elements a tensor has at most whose numbers are kept."""
+
+Keep = Callable[[torch.Tensor], Any]
+"""What a trace keeps of the numbers of a value."""
+
+
+def keep_indices(tensor: torch.Tensor) -> torch.Tensor | None:
+    """A copy of a single number, or of integers that are not too many: they may be indices."""
+    is_index = not (tensor.is_floating_point() or tensor.is_complex()) and tensor.numel() <= MOST_KEPT
+    is_kept = tensor.layout is torch.strided and (is_index or tensor.numel() == 1)
+    return tensor.detach().to("cpu", copy=True) if is_kept else None
+
+
+class Tracer:
+    """Records runs of a model on other inputs."""
+
+    def __init__(self, copies: Copies) -> None:
+        self._copies = copies
+        self._converting: dict[int, dict[str, Any]] = {}
+        """The namespaces of functions that convert sizes or tensors by ``int``, ``float`` or ``len``, by their ids."""
+
+    def trace(self, inputs: Sequence[torch.Tensor]) -> Trace:
+        """A run on ``inputs``; whatever the model raises means that it rejects them.
+
+        The model runs again if the run shows where it converts numbers.
+        """
+        try:
+            self._copies.try_on_cpu(inputs)
+        except PrepareError:
+            return Trace(is_accepted=False)
+        namespaces = len(self._converting)
+        trace, _ = self.record(self._copies.running(inputs))
+        return trace if len(self._converting) == namespaces else self.record(self._copies.running(inputs))[0]
+
+    def record(self, call: Call, *, seed: int = 0) -> tuple[Trace, Any]:
+        """Run a call once. What it returns comes with the trace, and is ``None`` if it raises."""
+        recorder, result = Recorder(call), None
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.suppress(PrepareError))
+            for context in (force_eager(), in_small_operators(), tracked_conversions(self._converting.values()), recorder):
+                stack.enter_context(context)
+            result = run_tree(call, seed=seed)
+            recorder.returned(result)
+        self._converting |= recorder.converting
+        return recorder.trace, result
+
+
+class Recorder:
+    """Records what happens while it is entered.
+
+    Args:
+        call: the call that runs meanwhile.
+        keep: what the trace keeps of the numbers of each value.
+    """
+
+    def __init__(self, call: Call, keep: Keep = keep_indices) -> None:
+        self._keep = keep
+        self._events: list[Event] = []
+        self._values: list[Value] = []
+        # Weak, so that recording a run needs little more memory than the run.
+        self._positions: MutableMapping[torch.Tensor, int] = WeakIdKeyDictionary()
+        """The value that each tensor is at the moment."""
+        self._is_paused = False
+        """Whether the operators that run are the recorder's own."""
+        self._sharing: dict[int, MutableMapping[torch.Tensor, bool]] = {}
+        """The tensors that share memory, by the first value in it."""
+        self._weights: dict[int, torch.Tensor] = {}
+        """The weights by their addresses."""
+        self.trace = Trace(values=self._values, events=self._events, is_accepted=False)
+        self.converting: dict[int, dict[str, Any]] = {}
+        """The namespaces of functions that convert numbers, by their ids."""
+        self._places = _Places(call.model)
+        self._modes = contextlib.ExitStack()
+        for tensor in input_tensors(call):
+            self._add(tensor, Role.INPUT)
+        self.trace.inputs = tuple(range(len(self._values)))
+        for name, weight in named_weights_of(call.model).items():
+            if weight not in self._positions:
+                self._add(weight, Role.WEIGHT, name=name)
+            if weight.layout is torch.strided:
+                self._weights.setdefault(_address(weight), weight)
+
+    def __enter__(self) -> Recorder:
+        for context in (_attributes_reported_to(self), reporting_to(self), _Functions(self), _Operators(self)):
+            self._modes.enter_context(context)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._modes.close()
+
+    def returned(self, result: Any) -> None:
+        """Note what the model has returned."""
+        self.trace.is_accepted = True
+        self.trace.outputs = tuple(self._positions.get(tensor) for tensor in tensor_leaves(result))
+
+    def _note(self, event: Event) -> None:
+        if self.trace.is_complete:
+            self._events.append(event)
+            self.trace.is_complete = len(self._events) < MOST_EVENTS
+
+    @property
+    def _is_idle(self) -> bool:
+        return self._is_paused or not self.trace.is_complete
+
+    @contextlib.contextmanager
+    def _own_work(self) -> Iterator[None]:
+        """What the recorder itself does is not recorded. A class of tensors can refuse it: then the trace ends."""
+        self._is_paused, before = True, self._is_paused
+        try:
+            yield
+        except Exception:
+            self.trace.is_complete = False
+        finally:
+            self._is_paused = before
+
+    # --- values
+
+    def _add(self, tensor: torch.Tensor, role: Role, *, name: str = "", shown: torch.Tensor | None = None) -> int:
+        """A new value for a tensor; ``shown`` is the tensor in whose memory it is."""
+        position = memory = len(self._values)
+        if shown is not None:
+            memory = self._values[self._positions[shown]].memory
+            self._sharing.setdefault(memory, WeakIdKeyDictionary()).update({shown: True, tensor: True})
+        kept = self._keep(tensor)
+        stride = tensor.stride() if tensor.layout is torch.strided else None
+        shape = tuple(map(int, tensor.shape))
+        self._values.append(Value(role, shape, tensor.dtype, stride=stride, name=name, memory=memory, kept=kept))
+        self._positions[tensor] = position
+        return position
+
+    def _position(self, tensor: torch.Tensor) -> int:
+        """The value that a tensor is; one that was not seen before is a constant, or shows a weight."""
+        position = self._positions.get(tensor)
+        if position is not None:
+            return position
+        shown = self._weights.get(_address(tensor)) if tensor.layout is torch.strided else None
+        return self._add(tensor, Role.CONSTANT, shown=shown)
+
+    def _described(self, value: Any) -> Any:
+        """Arguments or results with each tensor as a reference, and each tracked number as a plain one."""
+        if isinstance(value, torch.Tensor):
+            return Ref(self._position(value))
+        if value is None or type(value) in (int, bool, float):
+            return value
+        if isinstance(value, (tuple, list)):
+            return (list if type(value) is list else tuple)(map(self._described, value))
+        if isinstance(value, dict):
+            return {key: self._described(each) for key, each in value.items()}
+        if isinstance(value, slice):
+            return slice(*map(self._described, (value.start, value.stop, value.step)))
+        return value if (number := plain_number(value)) is None else number
+
+    # --- operators
+
+    def operator(self, call: OperatorCall) -> Any:
+        """Call an operator, and record it."""
+        if self._is_idle:
+            return call.run()
+        with self._own_work():
+            described, place = (
+                replace(call, args=self._described(call.args), kwargs=self._described(call.kwargs)),
+                self._places.now(),
+            )
+        result = call.run()
+        with self._own_work():
+            written = self._overwritten(call.written)
+            shown = next(iter(call.operands), None) if call.is_view else None
+            results = []
+            for tensor in [result] if isinstance(result, torch.Tensor) else tensor_leaves(result):
+                position = self._positions.get(tensor)
+                results.append(self._add(tensor, Role.RESULT, shown=shown) if position is None else position)
+                self.trace.elements += tensor.numel()
+            self._note(Operator(described, tuple(results), written, place))
+        return result
+
+    def _overwritten(self, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
+        """New values for tensors that were written to, and for the others in the same memory."""
+        written = []
+        for tensor in tensors:
+            memory = self._values[self._positions[tensor]].memory
+            others = [each for each in self._sharing.get(memory, ()) if each is not tensor]
+            for each in (tensor, *others):
+                written.append(self._add(each, Role.RESULT))
+                self._values[-1].memory = memory
+        return tuple(written)
+
+    # --- functions
+
+    def function(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        """Call a function of torch, and record it if it makes tensors or writes to one."""
+        if self._is_idle:
+            return func(*args, **kwargs)
+        with self._own_work():
+            described, described_keywords = self._described(args), self._described(kwargs)
+        result = func(*args, **kwargs)
+        is_tensor = isinstance(result, torch.Tensor)
+        if is_tensor or (isinstance(result, (tuple, list)) and tensor_leaves(result)) or is_in_place(name):
+            with self._own_work():
+                is_boolean = is_tensor and result.dtype is torch.bool
+                comparison = _comparison(name, [*args, *kwargs.values()]) if is_boolean else None
+                described_result, place = self._described(result), self._places.now()
+                self._note(FunctionCall(func, described, described_keywords, described_result, comparison, place))
+        return result
+
+    def tested(self, outcome: bool, args: Sequence[Any]) -> bool:
+        """Record what a test of tensors has just decided."""
+        with self._own_work():
+            tested = tuple(each for each in refs_in(self._described(args)) if self._values[each].dtype is torch.bool)
+            comparison = _comparison("", args)
+            if len(args) == 1 and not tested:  # of one number, whether it is zero
+                comparison = comparison._replace(gaps=(comparison.total,))
+            self._note(Decision(outcome, comparison, tested, place=self._places.now()))
+        return outcome
+
+    def compared(self, outcome: bool, gap: float, total: float, *, by_sizes: bool) -> bool:
+        """Record what a tracked number has just decided."""
+        comparison = Comparison((_finite(gap),), _finite(total))
+        self._note(Decision(outcome, comparison, by_sizes=by_sizes, place=self._places.now()))
+        return outcome
+
+    def converted(self, value: Any, function: str) -> Any:
+        """Record that a number was made plain, and where."""
+        if (frame := self._places.frame()) is not None:
+            self.converting[id(frame.f_globals)] = frame.f_globals
+        return self.read(value, function)
+
+    def read(self, value: Any, function: str) -> Any:
+        """Record a number that Python reads."""
+        self._note(NumberRead(value, function, self._places.now()))
+        return value
+
+    def attribute_set(self, module: torch.nn.Module, name: str) -> None:
+        """Record that an attribute of a module is set."""
+        self._note(AttributeSet(self._places.name_of(module), name, self._places.now()))
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+class _Operators(Intervention):  # type: ignore[no-untyped-call]
+    """Records the operators."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def run(self, call: OperatorCall) -> Any:
+        return self._recorder.operator(call)
+
+
+_TESTS = frozenset({"__bool__", "item", "is_nonzero", "equal", "allclose", "__contains__"})
+_SIZES = frozenset({"size", "numel", "nelement"})
+_VALUES = frozenset({"item", "tolist"})
+_CONVERTERS = frozenset({"__int__", "__float__", "__len__", "__index__"})
+
+
+class _Functions(TorchFunctionMode):
+    """Records the functions of torch, and hands out sizes and single values as tracked numbers."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name == "__format__" and not args[0].dim():  # torch's reads the number where no mode sees it
+            return format(self._recorder.converted(args[0].item(), "format"), *args[1:])
+        result = self._recorder.function(func, name, args, kwargs or {})
+        if isinstance(result, torch.Tensor):
+            return result
+        if isinstance(result, torch.Size):
+            return torch.Size([tracked(size, by_sizes=True) for size in result])
+        if type(result) is bool and name in _TESTS:
+            return self._recorder.tested(result, args)
+        if name in _CONVERTERS:
+            return self._recorder.converted(result, name.strip("_"))
+        if name in _SIZES:
+            return tracked(result, by_sizes=True)
+        return self._handed_out(result, name) if name in _VALUES else result
+
+    def _handed_out(self, value: Any, name: str) -> Any:
+        if isinstance(value, list):
+            return [self._handed_out(each, name) for each in value]
+        return tracked(self._recorder.read(value, name), by_sizes=False)
+
+
+@contextlib.contextmanager
+def _attributes_reported_to(recorder: Recorder) -> Iterator[None]:
+    """Report each attribute of a module that is set within the context."""
+    as_usual = torch.nn.Module.__setattr__
+
+    def reporting(self: torch.nn.Module, name: str, value: Any) -> None:
+        recorder.attribute_set(self, name)
+        as_usual(self, name, value)
+
+    torch.nn.Module.__setattr__ = reporting  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.nn.Module.__setattr__ = as_usual  # type: ignore[method-assign]
+
+
+_NOT_IN_PLACE = frozenset({"__invert__", "__index__", "__int__", "__iter__"})
+"""Methods whose names look like ``__iadd__`` by chance."""
+
+
+def is_in_place(name: str) -> bool:
+    """Whether a function of torch with this name changes its first argument: ``add_``, ``__iadd__``, ``__setitem__``."""
+    is_operator = name.startswith("__i") and name not in _NOT_IN_PLACE
+    return is_operator or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+
+
+# --- what decides -----------------------------------------------------------------------------------------------------
+
+_COMPARISONS = frozenset({"gt", "ge", "lt", "le", "eq", "ne"})
+"""The operators, too: as functions of torch, some of them are called ``__eq__`` and the like."""
+
+
+def _comparison(name: str, args: Sequence[Any]) -> Comparison:
+    """How the function ``name`` computes a boolean tensor from ``args``."""
+    if name.strip("_") in _COMPARISONS:
+        left, right = (torch.as_tensor(operand) for operand in args[:2])
+        if not left.is_complex() and not right.is_complex():
+            gap = left.double() - right.double()
+            ends = (gap.min(), gap.max()) if gap.numel() else ()
+            return Comparison(tuple(dict.fromkeys(map(_finite, ends))), _total(gap))
+    return Comparison((), sum(map(_total, tensor_leaves(args))))
+
+
+def _total(tensor: torch.Tensor) -> float:
+    """A number that changes with the values of a tensor: the value itself if it has only one. NaN and infinity do not count."""
+    values = (tensor.detach().abs() if tensor.is_complex() else tensor.detach()).double()
+    return float(values[values.abs() <= sys.float_info.max].sum())
+
+
+def _finite(value: Any) -> float:
+    """A number as it is if it is finite, and zero otherwise, because NaN is not equal to itself."""
+    return float(value) if math.isfinite(value) else 0.0
+
+
+# --- where ------------------------------------------------------------------------------------------------------------
+
+_WRAPPERS = frozenset(
+    map(str, (torch.overrides.__file__, torch._tensor.__file__, operators.__file__, tracked_numbers.__file__, __file__))
+)
+"""The files whose frames are between the model's code and the place that records what it does."""
+
+_PRECALL = dis.opmap.get("PRECALL")
+_PRECALL_SIZE = 4
+"""In bytes, with its cache."""
+
+
+class _Places:
+    """Where the code of a model is."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._names: dict[int, str] = {id(module): name for name, module in reversed([*model.named_modules()])}
+        self._places: dict[tuple[object, ...], Place] = {}
+        """Each place once."""
+
+    def name_of(self, module: object) -> str:
+        """The path of a module; empty for one that is not in the model."""
+        return self._names.get(id(module)) or ""
+
+    def frame(self) -> FrameType | None:
+        """The innermost frame of the model's code; ``None`` if torch's own code is what runs."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename in _WRAPPERS:
+            frame = frame.f_back
+        return None if frame is None or owner_of(frame.f_code.co_filename) is Owner.TOOLCHAIN else frame
+
+    def now(self) -> Place:
+        """The place that runs."""
+        frame: FrameType | None = sys._getframe(1)
+        key: list[object] = []
+        frames: list[tuple[CodeType, int]] = []
+        module: str | None = None
+        is_in_torch = False
+        while frame is not None and frame.f_code is not run_tree.__code__:
+            code = frame.f_code
+            if owner_of(code.co_filename) is not Owner.TOOLCHAIN:
+                offset = frame.f_lasti
+                frames.append((code, offset))
+                key += (id(code), offset)
+            elif code.co_filename not in _WRAPPERS:
+                is_in_torch = is_in_torch or not frames
+                if module is None and calls_module(frame):
+                    module = self._names.get(id(frame.f_locals.get("self")))
+            frame = frame.f_back
+        name = module or ""
+        identity = (name, is_in_torch, *key)
+        if identity not in self._places:
+            self._places[identity] = Place(tuple(Frame(*each) for each in map(_in_each_run, frames)), name, is_in_torch)
+        return self._places[identity]
+
+
+def _in_each_run(frame: tuple[CodeType, int]) -> tuple[CodeType, int]:
+    """A frame with the offset that it has in each run.
+
+    Python 3.11 has two instructions for a call, and runs them as one when it has run them a few times.
+    """
+    code, offset = frame
+    is_second = _PRECALL is not None and offset >= _PRECALL_SIZE and code.co_code[offset - _PRECALL_SIZE] == _PRECALL
+    return code, offset - _PRECALL_SIZE if is_second else offset

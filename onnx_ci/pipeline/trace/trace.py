@@ -1,0 +1,226 @@
+"""A recorded run of a model: which functions and operators it calls, where, on which values, and what Python reads and decides.
+
+Everything here is plain data, and can be written by hand. :mod:`~onnx_ci.pipeline.trace.recorder` records it.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from onnx_ci.pipeline.model.operators import OperatorCall
+from onnx_ci.pipeline.model.places import innermost
+from onnx_ci.results.records import SourceLine
+
+
+class Frame(NamedTuple):
+    """A call in progress."""
+
+    code: CodeType
+    offset: int
+    """The offset of the instruction that runs, the same in each run."""
+
+    @property
+    def line(self) -> int:
+        """The number of its line."""
+        lines = (line for start, end, line in self.code.co_lines() if start <= self.offset < end)
+        return next(lines, None) or self.code.co_firstlineno
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something happens: in which calls, the innermost first. The same helper called on two lines is two places."""
+
+    frames: tuple[Frame, ...]
+    """The calls of the project's and of libraries' code, up to the call of the model. Torch's own are left out."""
+    module: str = ""
+    """The path of the innermost module that runs: ``layer1.0.conv1``; empty for the model itself."""
+    is_in_torch: bool = False
+    """Whether torch's own code gets what happens, in a call of the innermost frame."""
+
+    @functools.cached_property
+    def source(self) -> SourceLine | None:
+        """The innermost line of the user's code, or of a library's if there is none."""
+        return innermost((frame.code.co_filename, frame.line) for frame in self.frames)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:  # that of a code object is computed from all its instructions
+        return hash((self.module, self.is_in_torch, *((id(frame.code), frame.offset) for frame in self.frames)))
+
+
+NOWHERE = Place(())
+"""The place of what no code of a model does."""
+
+
+class Role(enum.Enum):
+    """Where a value comes from."""
+
+    INPUT = "input"
+    WEIGHT = "weight"
+    """A parameter or a buffer."""
+    CONSTANT = "constant"
+    """Any other tensor that no recorded call computes."""
+    RESULT = "result"
+
+
+@dataclass(slots=True)
+class Value:
+    """A tensor as it is between two writes: what is written to becomes another value."""
+
+    role: Role
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    stride: tuple[int, ...] | None = None
+    """``None`` for a layout that has none, such as a sparse one."""
+    name: str = ""
+    """Of a weight, its first name in the model."""
+    memory: int = 0
+    """The position of the first value in the same memory: that of which it is a view, or which was written to."""
+    kept: Any = None
+    """What the recorder was asked to keep of its numbers."""
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether it has integers; booleans are none."""
+        return not (self.dtype.is_floating_point or self.dtype.is_complex or self.dtype is torch.bool)
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A value among the arguments or results of a call, by its position in :attr:`Trace.values`."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A call of an operator, as torch's dispatcher sees it."""
+
+    call: OperatorCall
+    """With each tensor as a :class:`Ref`."""
+    results: tuple[int, ...]
+    """The values among its results, flattened. Of one that works in place, the value that its argument has become."""
+    written: tuple[int, ...] = ()
+    """What the values that it writes to become, and those of tensors in the same memory."""
+    place: Place = NOWHERE
+
+    @property
+    def name(self) -> str:
+        """Its name without overload; torch's own have no namespace, and ``add_``, in place, is called ``add``."""
+        return self.call.name.removeprefix("aten::").rstrip("_")
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """Its arguments by name, defaults included."""
+        return self.call.arguments
+
+    @property
+    def operands(self) -> tuple[int, ...]:
+        """The values among its arguments."""
+        return tuple(refs_in((self.call.args, self.call.kwargs)))
+
+
+class Comparison(NamedTuple):
+    """What a boolean was computed from."""
+
+    gaps: tuple[float, ...]
+    """Of a comparison, the left minus the right side, which crosses zero where the outcome changes: the lowest and the
+    highest, if tensors were compared. Empty for other tests, such as ``isnan``."""
+    total: float
+    """A number that changes with what was compared or tested: the sum of all gaps, or of the tensors that were tested. Of a
+    remainder, the number that was divided counts, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCall:
+    """A call of a function of torch from Python, that makes tensors or writes to one."""
+
+    function: Any
+    args: tuple[Any, ...]
+    """Tensors are :class:`Ref`; tracked numbers are plain."""
+    kwargs: Mapping[str, Any]
+    result: Any
+    """Its result, with each tensor as a :class:`Ref`."""
+    comparison: Comparison | None = None
+    """For a boolean result, what it was computed from."""
+    place: Place = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A condition that Python has decided."""
+
+    outcome: bool
+    comparison: Comparison
+    """What decided, unless the comparisons are known from which the booleans :attr:`tested` were computed."""
+    tested: tuple[int, ...] = ()
+    by_sizes: bool = False
+    """Whether it was decided by sizes alone, not by the values of tensors."""
+    place: Place = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class NumberRead:
+    """A number that Python has read from a tensor, or made of a size."""
+
+    value: Any
+    function: str
+    """What gave it: ``item``, ``tolist``, ``int``, ``range``."""
+    place: Place = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeSet:
+    """An attribute of a module that the model has set while it ran."""
+
+    module: str
+    name: str
+    place: Place = NOWHERE
+
+
+Event = Operator | FunctionCall | Decision | NumberRead | AttributeSet
+EventT = TypeVar("EventT", bound=Event)
+
+
+@dataclass(kw_only=True)
+class Trace:
+    """A run of a model."""
+
+    values: Sequence[Value] = ()
+    """The inputs first."""
+    events: Sequence[Event] = ()
+    """What happened, in order. A function comes after the operators that it calls."""
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int | None, ...] = ()
+    """The values that the model returned; ``None`` for one that was not seen before."""
+    is_accepted: bool = True
+    """Whether the model returned; otherwise it raised after the last event."""
+    is_complete: bool = True
+    """Whether all events are recorded. The last ones are missing if there are too many, or if a tensor cannot be described."""
+    elements: int = 0
+    """How many elements all operators of the run computed."""
+
+    def of_kind(self, kind: type[EventT]) -> Iterator[EventT]:
+        """The events of a kind, in order."""
+        return (event for event in self.events if type(event) is kind)
+
+
+def refs_in(arguments: Any) -> Iterator[int]:
+    """The values among nested arguments, in order."""
+    if isinstance(arguments, Ref):
+        yield arguments.value
+    elif isinstance(arguments, (tuple, list)):
+        for each in arguments:
+            yield from refs_in(each)
+    elif isinstance(arguments, dict):
+        for each in arguments.values():
+            yield from refs_in(each)
