@@ -292,7 +292,7 @@ def _address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-class _Operators(Intervention):  # type: ignore[no-untyped-call]
+class _Operators(Intervention):
     """Records the operators."""
 
     def __init__(self, recorder: Recorder) -> None:
