@@ -360,7 +360,8 @@ class _Int8(_Numbered):
         if scale is None:
             return self._rounded_weight(weight, axis)
         factor = scale.to(weight.dtype).reshape(-1, *(1,) * (weight.dim() - 1))
-        return torch.where(factor == 0, weight * factor, self._rounded_weight(weight * factor, axis) / factor)
+        rounded = self._rounded_weight(weight * factor, axis)
+        return torch.where(factor == 0, weight * factor, rounded / factor)
 
     def _rounded_weight(self, weight: torch.Tensor, axis: int | None) -> torch.Tensor:
         """A weight, rounded with one range, or with one for each place on an axis if the pass's options say so."""
