@@ -337,13 +337,7 @@ def _probes(
             special = [*variations(example, domains, constants_of(copies.pristine.model), uses)]
         can_use_rows = effects.can_share and not recipe.feedback and not finder.decides_by_values
         of_call = call_probes(
-            prober,
-            axes.inputs,
-            sequences.following,
-            domains,
-            special,
-            is_quick=task.is_quick,
-            can_use_rows=can_use_rows,
+            prober, axes.inputs, sequences.following, domains, special, is_quick=task.is_quick, can_use_rows=can_use_rows
         )
         probes = (*beginning, *of_call.probes)
         kept_sizes = [*find_kept_sizes(copies, tracer, of_call.resized.probes)] if effects.can_share else []
