@@ -91,10 +91,10 @@ class OperatorCall:
 
 
 class Intervention(TorchDispatchMode):
-    """The base of what changes, while it is active, what operators get or return: a policy is a class derived from it.
+    """The base of what changes, while it is active, what operators get or return. Derived classes define :meth:`run`.
 
-    The functions that an operator such as ``torch.cond`` takes run under the same policy. Of several interventions, the one
-    that was entered last is asked first, and the operators that it calls itself pass through the others.
+    The functions that an operator such as ``torch.cond`` takes run under the same intervention. Of several interventions, the
+    one that was entered last comes first, and the operators that it calls itself pass through the others.
     """
 
     supports_higher_order_operators = True
@@ -102,40 +102,32 @@ class Intervention(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()  # type: ignore[no-untyped-call]
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         # The inherited method imports all of torch.compile, which takes half a second.
         return False
 
-    def before(self, call: OperatorCall) -> OperatorCall:
-        """The call to run in place of ``call``."""
-        return call
-
     def run(self, call: OperatorCall) -> Any:
-        """Run the operator, or what it stands for."""
+        """What the caller of an operator gets: what ``call.run()`` returns, or that of another call, or something else."""
         return call.run()
-
-    def after(self, call: OperatorCall, result: Any) -> Any:
-        """What the caller gets in place of ``result``; ``call`` is as it was before. Not asked about ``torch.cond`` itself."""
-        return result
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         call = OperatorCall(func, args, kwargs or {})
-        changed = self.before(call)
         if call.is_higher_order:
-            return replace(changed, args=pytree.tree_map(self._with_mode, changed.args)).run()
-        return self.after(call, self.run(changed))
+            return replace(call, args=pytree.tree_map(self._with_mode, args)).run()
+        return self.run(call)
 
-    def _with_mode(self, leaf: Any) -> Any:
-        """An argument; a function or module as a function that runs it under this mode."""
-        if not callable(leaf):
-            return leaf
+    def _with_mode(self, argument: Any) -> Any:
+        """An argument of such an operator. A function, method or module becomes a function that runs under this mode."""
 
-        def call(*args: Any) -> Any:
+        def run(*args: Any) -> Any:
             with self:
-                return leaf(*args)
+                return argument(*args)
 
-        return call
+        return run if callable(argument) else argument
 
 
 class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -11,7 +11,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from onnx_ci.collection.post_export import GraphPass
 from onnx_ci.pipeline.model.call import Call
 from onnx_ci.pipeline.model.module import plain_weights_of, replace_weight, weights_of
-from onnx_ci.pipeline.model.operators import OperatorMode, tensor_leaves
+from onnx_ci.pipeline.model.operators import Intervention, OperatorCall, tensor_leaves
 from onnx_ci.pipeline.model.running import in_small_operators
 from onnx_ci.pipeline.model.tensors import has_noise
 
@@ -64,47 +64,26 @@ def round_to_float16(tensor: torch.Tensor, dice: StochasticRounding) -> torch.Te
     return torch.where(torch.isfinite(tensor), moved, tensor).to(torch.float16).to(tensor.dtype)
 
 
-class _Rounding(OperatorMode):  # type: ignore[no-untyped-call]
-    """The base of the simulations, whose :meth:`run` runs an operator with rounded values."""
+def _rounded(call: OperatorCall, outputs: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The outputs of an operator with their floating tensors rounded. What a view shows is rounded already."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.run(func, tuple(args), dict(kwargs or {}))
+    def rounded(tensor: torch.Tensor) -> torch.Tensor:
+        return call.replace_result(tensor, change(tensor)) if has_noise(tensor) and tensor.numel() else tensor
 
-    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        raise NotImplementedError
-
-
-def _is_mutable(func: Any) -> bool:
-    """Whether an operator works in place, which only its private schema says."""
-    schema = getattr(func, "_schema", None)
-    return schema is not None and bool(schema.is_mutable)
-
-
-def _replaced(func: Any, outputs: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The outputs of an operator with their floating tensors changed; in place, if the operator works in place."""
-
-    def changed(tensor: torch.Tensor) -> torch.Tensor:
-        if not has_noise(tensor) or not tensor.numel():
-            return tensor
-        return tensor.copy_(change(tensor)) if _is_mutable(func) else change(tensor)
-
-    return outputs if getattr(func, "is_view", False) else pytree.tree_map_only(torch.Tensor, changed, outputs)
+    return outputs if call.is_view else pytree.tree_map_only(torch.Tensor, rounded, outputs)
 
 
 # --- float16 ----------------------------------------------------------------------------------------------------------
 
 
-class _Float16(_Rounding):  # type: ignore[no-untyped-call]
+class _Float16(Intervention):
     def __init__(self, dice: StochasticRounding) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._dice = dice
 
-    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        nonzero_args, nonzero_kwargs = pytree.tree_map_only(
-            float, lambda each: math.copysign(_LEAST, each) if 0 < abs(each) < _LEAST else each, (args, kwargs)
-        )
-        outputs = func(*nonzero_args, **nonzero_kwargs)
-        return _replaced(func, outputs, lambda tensor: round_to_float16(tensor, self._dice))
+    def run(self, call: OperatorCall) -> Any:
+        nonzero = call.with_changed(float, lambda each: math.copysign(_LEAST, each) if 0 < abs(each) < _LEAST else each)
+        return _rounded(call, nonzero.run(), lambda tensor: round_to_float16(tensor, self._dice))
 
 
 def float16(seed: int | None) -> Within:
@@ -162,11 +141,11 @@ class Observations:
     """Operators whose outputs are rounded only after the next one."""
 
 
-class _Numbered(_Rounding):  # type: ignore[no-untyped-call]
+class _Numbered(Intervention):
     """Numbers the operators in the order in which they run, and tracks constants and recurrent layers."""
 
     def __init__(self, call: Call) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.number = 0
         self._constants = WeakTensorKeyDictionary()
         for tensor in weights_of(call.model):
@@ -185,14 +164,20 @@ class _Numbered(_Rounding):  # type: ignore[no-untyped-call]
         """Whether a value is a weight, or computed from weights only."""
         return not isinstance(value, torch.Tensor) or value in self._constants
 
-    def note_constants(self, args: Any, outputs: Any) -> None:
-        """Note whether the outputs of an operator are constant: all its arguments are."""
-        are_constant = all(map(self.is_constant, pytree.tree_leaves(args)))
-        for leaf in pytree.tree_leaves(outputs):
-            if isinstance(leaf, torch.Tensor) and are_constant:
-                self._constants[leaf] = True
-            elif isinstance(leaf, torch.Tensor) and leaf in self._constants:  # changed in place
-                del self._constants[leaf]
+    def is_numbered(self, call: OperatorCall) -> bool:
+        """Whether the static quantizer converts an operator, which then gets the next number."""
+        is_converted = call.operator in _STATIC and not self.recurrent
+        self.number += is_converted
+        return is_converted
+
+    def note_constants(self, call: OperatorCall, result: Any) -> None:
+        """Note whether the results of an operator are constant: all its operands are."""
+        are_constant = all(map(self.is_constant, call.operands))
+        for tensor in tensor_leaves(result):
+            if are_constant:
+                self._constants[tensor] = True
+            elif tensor in self._constants:  # changed in place
+                del self._constants[tensor]
 
 
 @contextlib.contextmanager
@@ -221,42 +206,40 @@ def _outside_recurrent_layers(call: Call, mode: _Numbered) -> Iterator[None]:
             hook.remove()
 
 
-class _Observer(_Numbered):  # type: ignore[no-untyped-call]
+class _Observer(_Numbered):
     def __init__(self, call: Call, observations: Observations) -> None:
         super().__init__(call)
         self._observations = observations
         self._producers = WeakTensorKeyDictionary()
         """The number and the operator that a tensor is the first output of."""
 
-    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        is_observed = func in _STATIC and not self.recurrent
-        if is_observed:
-            self.number += 1
-            self._note_merged(func, args)
-            for position, tensor in enumerate(pytree.tree_leaves(args)):
-                if isinstance(tensor, torch.Tensor) and not self.is_constant(tensor):
-                    self._note(f"in {position}", tensor)
-        outputs = func(*args, **kwargs)
-        self.note_constants((args, kwargs), outputs)
-        for position, tensor in enumerate(pytree.tree_leaves(outputs) if is_observed else ()):
-            if isinstance(tensor, torch.Tensor):
-                self._note(f"out {position}", tensor)
-                if position == 0:
-                    self._producers[tensor] = (self.number, func)
-        return outputs
+    def run(self, call: OperatorCall) -> Any:
+        is_numbered = self.is_numbered(call)
+        if is_numbered:
+            self._note_merged(call)
+            for position, leaf in enumerate(pytree.tree_leaves(call.args)):
+                if not self.is_constant(leaf):
+                    self._note(f"in {position}", leaf)
+        result = call.run()
+        self.note_constants(call, result)
+        for position, tensor in enumerate(tensor_leaves(result) if is_numbered else ()):
+            self._note(f"out {position}", tensor)
+            if position == 0:
+                self._producers[tensor] = (self.number, call.operator)
+        return result
 
-    def _note_merged(self, func: Any, args: tuple[Any, ...]) -> None:
+    def _note_merged(self, call: OperatorCall) -> None:
         """Note if the operator is merged into the one before it."""
-        first = args[0] if args and isinstance(args[0], torch.Tensor) else None
-        if first is None or first not in self._producers:
+        first = call.args[0]
+        if not isinstance(first, torch.Tensor) or first not in self._producers:
             return
         number, producer = self._producers[first]
-        if func in _NORMALIZATION and producer is _CONVOLUTION:
-            weight, variance, eps = args[1], args[4], args[-1]
+        if call.operator in _NORMALIZATION and producer is _CONVOLUTION:
+            weight, variance, eps = call.args[1], call.args[4], call.args[-1]
             factor = torch.rsqrt(variance + eps)
             self._observations.scales[number] = factor if weight is None else factor * weight
             self._observations.merged.add(number)
-        elif func in _ACTIVATIONS:
+        elif call.operator in _ACTIVATIONS:
             self._observations.merged.add(number)
 
     def concatenated(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -301,7 +284,7 @@ def is_within(ranges: Ranges, calibrated: Ranges) -> bool:
     return True
 
 
-class _Int8(_Numbered):  # type: ignore[no-untyped-call]
+class _Int8(_Numbered):
     """Rounds weights and activations to 256 steps.
 
     Args:
@@ -325,39 +308,30 @@ class _Int8(_Numbered):  # type: ignore[no-untyped-call]
         self._dice, self._observations, self._calibrated = dice, observations, calibrated
         self._quantized = WeakTensorKeyDictionary()
 
-    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        is_known = func in _STATIC and not self.recurrent
-        self.number += is_known
+    def run(self, call: OperatorCall) -> Any:
+        is_numbered = self.is_numbered(call)
         # The quantizer keeps an activation function as it is unless it quantizes what the function gets.
-        is_quantized = is_known and (func not in _ACTIVATIONS or args[0] in self._quantized)
-        rounded = self._rounded_arguments(func, args, is_quantized=is_quantized)
-        outputs = func(*rounded, **kwargs)
-        self.note_constants((args, kwargs), outputs)
+        is_quantized = is_numbered and (call.operator not in _ACTIVATIONS or call.args[0] in self._quantized)
+        result = replace(call, args=self._rounded_arguments(call, is_quantized=is_quantized)).run()
+        self.note_constants(call, result)
         if is_quantized and self._calibrated is not None and self.number not in self._observations.merged:
-            rounded_outputs = _replaced(func, outputs, lambda each: self._fake(each, *self._range("out 0", each)))
-        else:
-            rounded_outputs = outputs
-        first = rounded[0] if rounded and isinstance(rounded[0], torch.Tensor) else None
-        if is_quantized or (func in _RESHAPING and first is not None and first in self._quantized):
-            for tensor in pytree.tree_leaves(rounded_outputs):
-                if isinstance(tensor, torch.Tensor):
-                    self._quantized[tensor] = True
-        return rounded_outputs
+            result = _rounded(call, result, lambda each: self._fake(each, *self._range("out 0", each)))
+        if is_quantized or (call.operator in _RESHAPING and call.args[0] in self._quantized):
+            self._quantized.update(dict.fromkeys(tensor_leaves(result), True))
+        return result
 
-    def _rounded_arguments(self, func: Any, args: tuple[Any, ...], *, is_quantized: bool) -> tuple[Any, ...]:
+    def _rounded_arguments(self, call: OperatorCall, *, is_quantized: bool) -> Sequence[Any]:
         """The arguments of an operator as it gets them in the file."""
-        is_static = self._calibrated is not None
-        if func in _LINEAR and (not self.recurrent or (self.is_lstm and not is_static)):
-            return self._linear(func, args)
-        if func is aten.embedding.default and self.is_constant(args[0]):
+        args, is_static = call.args, self._calibrated is not None
+        if call.operator in _LINEAR and (not self.recurrent or (self.is_lstm and not is_static)):
+            return self._linear(call.operator, args)
+        if call.operator is aten.embedding.default and self.is_constant(args[0]):
             return (self._weight(args[0], None, None), *args[1:])
         if not (is_quantized and is_static):
             return args
         leaves, tree = pytree.tree_flatten(args)
-        rounded: tuple[Any, ...] = pytree.tree_unflatten(
-            [self._input(position, leaf) for position, leaf in enumerate(leaves)], tree
-        )
-        if not _is_mutable(func):
+        rounded: Sequence[Any] = pytree.tree_unflatten([self._input(*each) for each in enumerate(leaves)], tree)
+        if not call.writes:
             return rounded
         args[0].copy_(rounded[0])  # an operator in place must write to the tensor that it was called with
         return (args[0], *rounded[1:])
@@ -369,7 +343,7 @@ class _Int8(_Numbered):  # type: ignore[no-untyped-call]
             return tensor
         return self._fake(tensor, *(self._calibrated.get((self.number, "out 0")) or (float(tensor.min()), float(tensor.max()))))
 
-    def _linear(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _linear(self, func: Any, args: Sequence[Any]) -> Sequence[Any]:
         """The arguments of a convolution or matrix product, rounded.
 
         Without a calibration, a product of two activations is not rounded.
