@@ -312,7 +312,7 @@ def _address(tensor: torch.Tensor) -> int | None:
         return None
 
 
-class _Operators(Intervention):  # type: ignore[no-untyped-call]
+class _Operators(Intervention):
     """Records the operators."""
 
     def __init__(self, recorder: Recorder) -> None:
