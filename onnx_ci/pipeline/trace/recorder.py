@@ -72,6 +72,8 @@ class Tracer:
         self._copies = copies
         self._converting: dict[int, dict[str, Any]] = {}
         """The namespaces of functions that convert sizes or tensors by ``int``, ``float`` or ``len``, by their ids."""
+        self.must_repeat = False
+        """Whether the last run has shown another of them, so that it is not recorded how its numbers are converted."""
 
     def trace(self, inputs: Sequence[torch.Tensor]) -> Trace:
         """A run on ``inputs``; whatever the model raises means that it rejects them.
@@ -82,9 +84,8 @@ class Tracer:
             self._copies.try_on_cpu(inputs)
         except PrepareError:
             return Trace(is_accepted=False)
-        namespaces = len(self._converting)
         trace, _ = self.record(self._copies.running(inputs))
-        return trace if len(self._converting) == namespaces else self.record(self._copies.running(inputs))[0]
+        return self.record(self._copies.running(inputs))[0] if self.must_repeat else trace
 
     def record(self, call: Call, *, seed: int = 0) -> tuple[Trace, Any]:
         """Run a call once. What it returns comes with the trace, and is ``None`` if it raises."""
@@ -95,6 +96,7 @@ class Tracer:
                 stack.enter_context(context)
             result = run_tree(call, seed=seed)
             recorder.returned(result)
+        self.must_repeat = not recorder.converting.keys() <= self._converting.keys()
         self._converting |= recorder.converting
         return recorder.trace, result
 
