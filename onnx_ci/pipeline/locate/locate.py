@@ -388,8 +388,6 @@ def _taken_for_one(signature: CallSignature, probes: Probes, failing: Collection
     """The dynamic axes along which the example has size 1, unless the file is right where only these have another size.
 
     Args:
-        signature: the names and dynamic axes of the model's inputs.
-        probes: the inputs on which the file was compared with the model.
         failing: the names of the inputs on which the file is wrong.
     """
     ones = signature.axes_of_one(probes.example.inputs)
@@ -409,13 +407,7 @@ def _taken_for_one(signature: CallSignature, probes: Probes, failing: Collection
 
 
 def _remedy(finding: Finding, exporter: str, model: RecipeModel) -> str:
-    """The remedy that fits the first culprit, or that of the rule.
-
-    Args:
-        finding: what is wrong, with its culprits.
-        exporter: which exporter made the file.
-        model: the model.
-    """
+    """The remedy that fits the first culprit of a finding about an exporter's file, or that of its rule."""
     first = next((each for each in finding.culprits if each.frozen is not None), None)
     if first is not None and first.frozen is not None:
         remedy = _ROUNDS if "range" in first.operators else _REMEDIES[first.frozen.kind]

@@ -26,6 +26,7 @@ from onnx_ci.pipeline.model.module import unlike_others
 from onnx_ci.pipeline.model.tensors import Outputs, dtype_name, has_noise, largest_value
 from onnx_ci.pipeline.prepare.observability import Observability
 from onnx_ci.pipeline.prepare.state_lines import lines_that_draw
+from onnx_ci.pipeline.trace.recorder import MOST_EVENTS
 from onnx_ci.pipeline.trace.trace import Trace
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
@@ -230,6 +231,18 @@ def _constant_axes(
                 message = f"{where} is declared dynamic as {label!r}, but has size {sizes.pop()} on every input"
                 remedy = "Do not declare the axis dynamic, or declare the input's axis that determines its size."
                 yield label, finding("vacuous", message, remedy=remedy)
+
+
+# --- the trace --------------------------------------------------------------------------------------------------------
+
+
+def not_recorded(trace: Trace) -> Iterator[Finding]:
+    """A note if what the model does is recorded in part only."""
+    if trace.is_complete:
+        return
+    what = f"all but its first {len(trace.events):,} calls" if len(trace.events) >= MOST_EVENTS else "calls on unusual tensors"
+    message = f"what the model does was not recorded as a whole: branches and indices in {what} are not looked for"
+    yield finding("untaken-branch", message, severity=Severity.NOTE, remedy="No action is needed if there are none.")
 
 
 # --- precision --------------------------------------------------------------------------------------------------------

@@ -56,6 +56,7 @@ from onnx_ci.pipeline.prepare.findings import (
     check_parameters,
     loaded_weights_findings,
     noisy_outputs,
+    not_recorded,
     observability_findings,
     observability_unknown,
     output_size_findings,
@@ -337,13 +338,7 @@ def _probes(
             special = [*variations(example, domains, constants_of(copies.pristine.model), uses)]
         can_use_rows = effects.can_share and not recipe.feedback and not finder.decides_by_values
         of_call = call_probes(
-            prober,
-            axes.inputs,
-            sequences.following,
-            domains,
-            special,
-            is_quick=task.is_quick,
-            can_use_rows=can_use_rows,
+            prober, axes.inputs, sequences.following, domains, special, is_quick=task.is_quick, can_use_rows=can_use_rows
         )
         probes = (*beginning, *of_call.probes)
         kept_sizes = [*find_kept_sizes(copies, tracer, of_call.resized.probes)] if effects.can_share else []
@@ -362,6 +357,7 @@ def _probes(
         *of_steps,
         *untested_axes(of_call.resized, probes, axes, prober.rejections),
         *undeclared_relations(of_call.resized, axes),
+        *not_recorded(trace),
         *noisy_outputs(task.max_drift, probes, trace),
         *without_float64(probes),
         *(() if task.is_quick else output_size_findings(recipe, of_call.resized, probes, axes)),

@@ -101,18 +101,23 @@ def find_side_effects(copies: Copies, tracer: Tracer, example: Probe, *, trainin
     A model that returns the same then keeps nothing that matters and draws nothing, so two runs suffice; the last one is
     recorded. A model that overwrites its inputs but returns the same for the same values has no state.
     """
-    others = _other_inputs(copies, example.inputs)
-    # Recorded, too, because that shows where the model converts numbers.
-    has_others = others is not None and tracer.record(with_inputs(copies.used, others))[0].is_accepted
-    again = with_own_inputs(copies.used if has_others or others is None else copies.fresh())
+    others, used = _other_inputs(copies, example.inputs), copies.used
+    if others is not None:
+        try:
+            run(with_inputs(used, others))
+        except PrepareError:
+            others, used = None, copies.fresh()
+    again = with_own_inputs(used)
     given = named_leaves(bound_arguments(again))
     trace, result = tracer.record(again, seed=OTHER_SEED)
     if not trace.is_accepted or differ(flatten_outputs(result), example.reference.own):
-        return _explained(copies, tracer, example, others if has_others else None, training=training)
+        return _explained(copies, tracer, example, others, training=training)
     changed = describe_changes(again.model, copies.pristine.model)
     findings = [*_overwrites(given, copies.pristine)] if not changed else [_changed(changed)]
-    can_share = has_others and not changed
-    return SideEffects(findings=() if training else findings, changed=changed, can_share=can_share, trace=trace)
+    can_share = others is not None and not changed
+    trace_of_example = None if tracer.must_repeat else trace
+    findings = [] if training else findings
+    return SideEffects(findings=findings, changed=changed, can_share=can_share, trace=trace_of_example)
 
 
 def _explained(

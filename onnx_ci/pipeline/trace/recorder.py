@@ -72,6 +72,8 @@ class Tracer:
         self._copies = copies
         self._converting: dict[int, dict[str, Any]] = {}
         """The namespaces of functions that convert sizes or tensors by ``int``, ``float`` or ``len``, by their ids."""
+        self.must_repeat = False
+        """Whether the last run has shown another of them, so that it is not recorded how its numbers are converted."""
 
     def trace(self, inputs: Sequence[torch.Tensor]) -> Trace:
         """A run on ``inputs``; whatever the model raises means that it rejects them.
@@ -82,9 +84,8 @@ class Tracer:
             self._copies.try_on_cpu(inputs)
         except PrepareError:
             return Trace(is_accepted=False)
-        namespaces = len(self._converting)
         trace, _ = self.record(self._copies.running(inputs))
-        return trace if len(self._converting) == namespaces else self.record(self._copies.running(inputs))[0]
+        return self.record(self._copies.running(inputs))[0] if self.must_repeat else trace
 
     def record(self, call: Call, *, seed: int = 0) -> tuple[Trace, Any]:
         """Run a call once. What it returns comes with the trace, and is ``None`` if it raises."""
@@ -95,6 +96,7 @@ class Tracer:
                 stack.enter_context(context)
             result = run_tree(call, seed=seed)
             recorder.returned(result)
+        self.must_repeat = not recorder.converting.keys() <= self._converting.keys()
         self._converting |= recorder.converting
         return recorder.trace, result
 
@@ -131,8 +133,8 @@ class Recorder:
         for name, weight in named_weights_of(call.model).items():
             if weight not in self._positions:
                 self._add(weight, Role.WEIGHT, name=name)
-            if weight.layout is torch.strided:
-                self._weights.setdefault(_address(weight), weight)
+            if (address := _address(weight)) is not None:
+                self._weights.setdefault(address, weight)
 
     def __enter__(self) -> Recorder:
         for context in (_attributes_reported_to(self), reporting_to(self), _Functions(self), _Operators(self)):
@@ -148,17 +150,18 @@ class Recorder:
         self.trace.outputs = tuple(self._positions.get(tensor) for tensor in tensor_leaves(result))
 
     def _note(self, event: Event) -> None:
-        if self.trace.is_complete:
+        if self._has_room():
             self._events.append(event)
-            self.trace.is_complete = len(self._events) < MOST_EVENTS
 
-    @property
-    def _is_idle(self) -> bool:
-        return self._is_paused or not self.trace.is_complete
+    def _has_room(self) -> bool:
+        """Whether the trace takes more events; if not, it is no longer complete."""
+        has_room = len(self._events) < MOST_EVENTS
+        self.trace.is_complete = self.trace.is_complete and has_room
+        return has_room
 
     @contextlib.contextmanager
     def _own_work(self) -> Iterator[None]:
-        """What the recorder itself does is not recorded. A class of tensors can refuse it: then the trace ends."""
+        """What the recorder itself does is not recorded. A class of tensors can refuse it: then an event is missing."""
         self._is_paused, before = True, self._is_paused
         try:
             yield
@@ -175,10 +178,18 @@ class Recorder:
         if shown is not None:
             memory = self._values[self._positions[shown]].memory
             self._sharing.setdefault(memory, WeakIdKeyDictionary()).update({shown: True, tensor: True})
-        kept = self._keep(tensor)
-        stride = tensor.stride() if tensor.layout is torch.strided else None
-        shape = tuple(map(int, tensor.shape))
-        self._values.append(Value(role, shape, tensor.dtype, stride=stride, name=name, memory=memory, kept=kept))
+        is_plain = _address(tensor) is not None
+        self._values.append(
+            Value(
+                role,
+                shape=() if tensor.is_nested else tuple(map(int, tensor.shape)),
+                dtype=tensor.dtype,
+                stride=tensor.stride() if is_plain else None,
+                name=name,
+                memory=memory,
+                kept=self._keep(tensor) if is_plain else None,
+            )
+        )
         self._positions[tensor] = position
         return position
 
@@ -187,8 +198,8 @@ class Recorder:
         position = self._positions.get(tensor)
         if position is not None:
             return position
-        shown = self._weights.get(_address(tensor)) if tensor.layout is torch.strided else None
-        return self._add(tensor, Role.CONSTANT, shown=shown)
+        address = _address(tensor)
+        return self._add(tensor, Role.CONSTANT, shown=None if address is None else self._weights.get(address))
 
     def _described(self, value: Any) -> Any:
         """Arguments or results with each tensor as a reference, and each tracked number as a plain one."""
@@ -204,17 +215,19 @@ class Recorder:
             return slice(*map(self._described, (value.start, value.stop, value.step)))
         return value if (number := plain_number(value)) is None else number
 
+    def _described_arguments(self, args: Any, kwargs: Any) -> tuple[Any, Any, Place] | None:
+        """What a call gets and where it is, before it writes to anything; ``None`` if a tensor cannot be described."""
+        with self._own_work():
+            return self._described(args), self._described(kwargs), self._places.now()
+        return None
+
     # --- operators
 
     def operator(self, call: OperatorCall) -> Any:
         """Call an operator, and record it."""
-        if self._is_idle:
+        if self._is_paused or not self._has_room():
             return call.run()
-        with self._own_work():
-            described, place = (
-                replace(call, args=self._described(call.args), kwargs=self._described(call.kwargs)),
-                self._places.now(),
-            )
+        arguments = self._described_arguments(call.args, call.kwargs)
         result = call.run()
         with self._own_work():
             written = self._overwritten(call.written)
@@ -224,7 +237,9 @@ class Recorder:
                 position = self._positions.get(tensor)
                 results.append(self._add(tensor, Role.RESULT, shown=shown) if position is None else position)
                 self.trace.elements += tensor.numel()
-            self._note(Operator(described, tuple(results), written, place))
+            if arguments is not None:
+                args, kwargs, place = arguments
+                self._note(Operator(replace(call, args=args, kwargs=kwargs), tuple(results), written, place))
         return result
 
     def _overwritten(self, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
@@ -242,18 +257,19 @@ class Recorder:
 
     def function(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         """Call a function of torch, and record it if it makes tensors or writes to one."""
-        if self._is_idle:
+        if self._is_paused or not self._has_room():
             return func(*args, **kwargs)
-        with self._own_work():
-            described, described_keywords = self._described(args), self._described(kwargs)
+        arguments = self._described_arguments(args, kwargs)
         result = func(*args, **kwargs)
         is_tensor = isinstance(result, torch.Tensor)
-        if is_tensor or (isinstance(result, (tuple, list)) and tensor_leaves(result)) or is_in_place(name):
+        is_noted = is_tensor or (isinstance(result, (tuple, list)) and tensor_leaves(result)) or is_in_place(name)
+        if is_noted and arguments is not None:
             with self._own_work():
-                is_boolean = is_tensor and result.dtype is torch.bool
-                comparison = _comparison(name, [*args, *kwargs.values()]) if is_boolean else None
-                described_result, place = self._described(result), self._places.now()
-                self._note(FunctionCall(func, described, described_keywords, described_result, comparison, place))
+                comparison = None
+                if is_tensor and result.dtype is torch.bool and _address(result) is not None:
+                    comparison = _comparison(name, [*args, *kwargs.values()])
+                described, described_keywords, place = arguments
+                self._note(FunctionCall(func, described, described_keywords, self._described(result), comparison, place))
         return result
 
     def tested(self, outcome: bool, args: Sequence[Any]) -> bool:
@@ -288,8 +304,14 @@ class Recorder:
         self._note(AttributeSet(self._places.name_of(module), name, self._places.now()))
 
 
-def _address(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _address(tensor: torch.Tensor) -> int | None:
+    """Where the numbers of a tensor are in memory; ``None`` if they are not in one place, or not its own."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return None
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except RuntimeError:  # one that torch.func wraps
+        return None
 
 
 class _Operators(Intervention):
