@@ -31,6 +31,7 @@ from onnx_ci.pipeline.model.operators import Intervention, OperatorCall, tensor_
 from onnx_ci.pipeline.model.places import calls_module
 from onnx_ci.pipeline.model.running import force_eager, in_small_operators, run_tree
 from onnx_ci.pipeline.trace import tracked_numbers
+from onnx_ci.pipeline.trace.received import Kind, Received, numbers_in, with_numbers
 from onnx_ci.pipeline.trace.trace import (
     AttributeSet,
     Comparison,
@@ -45,6 +46,8 @@ from onnx_ci.pipeline.trace.trace import (
     Role,
     Trace,
     Value,
+    is_in_place,
+    is_random,
     refs_in,
 )
 from onnx_ci.pipeline.trace.tracked_numbers import plain_number, reporting_to, tracked, tracked_conversions
@@ -56,6 +59,8 @@ MOST_KEPT = 2**16
 
 Keep = Callable[[torch.Tensor], Any]
 """What a trace keeps of the numbers of a value."""
+Answers = Callable[[Received], Any]
+"""What the code gets in place of what it would get, of the same kind; of a write, whether it takes place."""
 
 
 def keep_indices(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -105,10 +110,23 @@ class Recorder:
     Args:
         call: the call that runs meanwhile.
         keep: what the trace keeps of the numbers of each value.
+        keep_created: the same for those that a call makes of no other tensor; ``keep`` if there is none.
+        answers: what is asked for all that the code gets; ``None`` if the code gets what torch gives.
+        has_operators: whether operators are recorded, and what booleans are computed from. Otherwise, a tensor is one value
+            however often it is written to.
     """
 
-    def __init__(self, call: Call, keep: Keep = keep_indices) -> None:
-        self._keep = keep
+    def __init__(
+        self,
+        call: Call,
+        keep: Keep = keep_indices,
+        *,
+        keep_created: Keep | None = None,
+        answers: Answers | None = None,
+        has_operators: bool = True,
+    ) -> None:
+        self._keep, self._keep_created = keep, keep_created or keep
+        self._answers, self._has_operators = answers, has_operators
         self._events: list[Event] = []
         self._values: list[Value] = []
         # Weak, so that recording a run needs little more memory than the run.
@@ -131,12 +149,14 @@ class Recorder:
         for name, weight in named_weights_of(call.model).items():
             if weight not in self._positions:
                 self._add(weight, Role.WEIGHT, name=name)
-            if weight.layout is torch.strided:
-                self._weights.setdefault(_address(weight), weight)
+            if (address := _address(weight)) is not None:
+                self._weights.setdefault(address, weight)
 
     def __enter__(self) -> Recorder:
-        for context in (_attributes_reported_to(self), reporting_to(self), _Functions(self), _Operators(self)):
+        for context in (_attributes_reported_to(self), reporting_to(self), _Functions(self)):
             self._modes.enter_context(context)
+        if self._has_operators:
+            self._modes.enter_context(_Operators(self))
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -169,13 +189,20 @@ class Recorder:
 
     # --- values
 
-    def _add(self, tensor: torch.Tensor, role: Role, *, name: str = "", shown: torch.Tensor | None = None) -> int:
+    @property
+    def namespaces(self) -> dict[int, dict[str, Any]]:
+        """The namespaces of the functions in which something happened, by their ids."""
+        return self._places.namespaces
+
+    def _add(
+        self, tensor: torch.Tensor, role: Role, *, name: str = "", shown: torch.Tensor | None = None, is_created: bool = False
+    ) -> int:
         """A new value for a tensor; ``shown`` is the tensor in whose memory it is."""
         position = memory = len(self._values)
         if shown is not None:
             memory = self._values[self._positions[shown]].memory
             self._sharing.setdefault(memory, WeakIdKeyDictionary()).update({shown: True, tensor: True})
-        kept = self._keep(tensor)
+        kept = (self._keep_created if is_created else self._keep)(tensor)
         stride = tensor.stride() if tensor.layout is torch.strided else None
         shape = tuple(map(int, tensor.shape))
         self._values.append(Value(role, shape, tensor.dtype, stride=stride, name=name, memory=memory, kept=kept))
@@ -187,8 +214,8 @@ class Recorder:
         position = self._positions.get(tensor)
         if position is not None:
             return position
-        shown = self._weights.get(_address(tensor)) if tensor.layout is torch.strided else None
-        return self._add(tensor, Role.CONSTANT, shown=shown)
+        address = _address(tensor)
+        return self._add(tensor, Role.CONSTANT, shown=None if address is None else self._weights.get(address))
 
     def _described(self, value: Any) -> Any:
         """Arguments or results with each tensor as a reference, and each tracked number as a plain one."""
@@ -222,7 +249,9 @@ class Recorder:
             results = []
             for tensor in [result] if isinstance(result, torch.Tensor) else tensor_leaves(result):
                 position = self._positions.get(tensor)
-                results.append(self._add(tensor, Role.RESULT, shown=shown) if position is None else position)
+                if position is None:
+                    position = self._add(tensor, Role.RESULT, shown=shown, is_created=not call.operands)
+                results.append(position)
                 self.trace.elements += tensor.numel()
             self._note(Operator(described, tuple(results), written, place))
         return result
@@ -241,26 +270,59 @@ class Recorder:
     # --- functions
 
     def function(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        """Call a function of torch, and record it if it makes tensors or writes to one."""
+        """Call a function of torch, or do what is answered, and record it if it makes tensors or writes to one."""
         if self._is_idle:
             return func(*args, **kwargs)
+        if self._answers is None or name in _WITHOUT_ANSWERS:
+            return self._called(func, name, args, kwargs)
+        is_written = bool(args) and isinstance(args[0], torch.Tensor) and is_in_place(name)
+        function = torch.overrides.resolve_name(func) or name
+        if is_written and not self._answered(Kind.WRITE, True, function):
+            return None if name == "__setitem__" else args[0]
+        numbers = numbers_in((args, kwargs))
+        if numbers and (others := self._answered(Kind.ARGUMENTS, numbers, function)) is not numbers:
+            args, kwargs = with_numbers((args, kwargs), others)
+        result = self._called(func, name, args, kwargs)
+        if isinstance(result, torch.Tensor):
+            is_constant = not is_random(name) and not tensor_leaves((args, kwargs))
+            return self._answered(Kind.CONSTANT, result, function) if is_constant else result
+        if type(result) in (tuple, list) and result and all(isinstance(each, torch.Tensor) for each in result):
+            return result[: self._answered(Kind.COUNT, len(result), function)]
+        return result
+
+    def _called(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         with self._own_work():
             described, described_keywords = self._described(args), self._described(kwargs)
         result = func(*args, **kwargs)
         is_tensor = isinstance(result, torch.Tensor)
         if is_tensor or (isinstance(result, (tuple, list)) and tensor_leaves(result)) or is_in_place(name):
             with self._own_work():
+                if not self._has_operators:
+                    self._add_results(result, is_created=not tensor_leaves((args, kwargs)))
                 is_boolean = is_tensor and result.dtype is torch.bool
-                comparison = _comparison(name, [*args, *kwargs.values()]) if is_boolean else None
+                comparison = self._comparison(name, [*args, *kwargs.values()]) if is_boolean else None
                 described_result, place = self._described(result), self._places.now()
                 self._note(FunctionCall(func, described, described_keywords, described_result, comparison, place))
         return result
 
+    def _answered(self, kind: Kind, value: Any, function: str = "") -> Any:
+        """What the code gets in place of a value."""
+        return value if self._answers is None else self._answers(Received(kind, value, function, self._places.now()))
+
+    def _add_results(self, result: Any, *, is_created: bool) -> None:
+        for tensor in tensor_leaves(result):
+            if tensor not in self._positions:
+                self._add(tensor, Role.RESULT, is_created=is_created)
+
+    def _comparison(self, name: str, args: Sequence[Any]) -> Comparison | None:
+        return _comparison(name, args) if self._has_operators else None
+
     def tested(self, outcome: bool, args: Sequence[Any]) -> bool:
         """Record what a test of tensors has just decided."""
+        outcome = self._answered(Kind.DECISION, outcome)
         with self._own_work():
             tested = tuple(each for each in refs_in(self._described(args)) if self._values[each].dtype is torch.bool)
-            comparison = _comparison("", args)
+            comparison = self._comparison("", args) or Comparison((), 0.0)
             if len(args) == 1 and not tested:  # of one number, whether it is zero
                 comparison = comparison._replace(gaps=(comparison.total,))
             self._note(Decision(outcome, comparison, tested, place=self._places.now()))
@@ -268,7 +330,7 @@ class Recorder:
 
     def compared(self, outcome: bool, gap: float, total: float, *, by_sizes: bool) -> bool:
         """Record what a tracked number has just decided."""
-        comparison = Comparison((_finite(gap),), _finite(total))
+        outcome, comparison = self._answered(Kind.DECISION, outcome), Comparison((_finite(gap),), _finite(total))
         self._note(Decision(outcome, comparison, by_sizes=by_sizes, place=self._places.now()))
         return outcome
 
@@ -280,6 +342,7 @@ class Recorder:
 
     def read(self, value: Any, function: str) -> Any:
         """Record a number that Python reads."""
+        value = self._answered(Kind.NUMBER, value, function)
         self._note(NumberRead(value, function, self._places.now()))
         return value
 
@@ -288,8 +351,12 @@ class Recorder:
         self._note(AttributeSet(self._places.name_of(module), name, self._places.now()))
 
 
-def _address(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _address(tensor: torch.Tensor) -> int | None:
+    """Where the memory of a tensor is; ``None`` if it has none to see, as a sparse one, or one within ``torch.func``."""
+    try:
+        return tensor.untyped_storage().data_ptr() or None
+    except (RuntimeError, NotImplementedError):
+        return None
 
 
 class _Operators(Intervention):  # type: ignore[no-untyped-call]
@@ -307,6 +374,8 @@ _TESTS = frozenset({"__bool__", "item", "is_nonzero", "equal", "allclose", "__co
 _SIZES = frozenset({"size", "numel", "nelement"})
 _VALUES = frozenset({"item", "tolist"})
 _CONVERTERS = frozenset({"__int__", "__float__", "__len__", "__index__"})
+_WITHOUT_ANSWERS = _TESTS | _SIZES | _VALUES | _CONVERTERS | {"__get__", "__set__", "dim", "stride", "storage_offset"}
+"""Functions that take no numbers and make no tensors, or are asked about when they have returned."""
 
 
 class _Functions(TorchFunctionMode):
@@ -353,16 +422,6 @@ def _attributes_reported_to(recorder: Recorder) -> Iterator[None]:
         yield
     finally:
         torch.nn.Module.__setattr__ = as_usual  # type: ignore[method-assign]
-
-
-_NOT_IN_PLACE = frozenset({"__invert__", "__index__", "__int__", "__iter__"})
-"""Methods whose names look like ``__iadd__`` by chance."""
-
-
-def is_in_place(name: str) -> bool:
-    """Whether a function of torch with this name changes its first argument: ``add_``, ``__iadd__``, ``__setitem__``."""
-    is_operator = name.startswith("__i") and name not in _NOT_IN_PLACE
-    return is_operator or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
 # --- what decides -----------------------------------------------------------------------------------------------------
@@ -412,6 +471,8 @@ class _Places:
         self._names: dict[int, str] = {id(module): name for name, module in reversed([*model.named_modules()])}
         self._places: dict[tuple[object, ...], Place] = {}
         """Each place once."""
+        self.namespaces: dict[int, dict[str, Any]] = {}
+        """Those of the functions that are innermost at a place, by their ids."""
 
     def name_of(self, module: object) -> str:
         """The path of a module; empty for one that is not in the model."""
@@ -429,12 +490,14 @@ class _Places:
         frame: FrameType | None = sys._getframe(1)
         key: list[object] = []
         frames: list[tuple[CodeType, int]] = []
+        namespace: dict[str, Any] = {}
         module: str | None = None
         is_in_torch = False
         while frame is not None and frame.f_code is not run_tree.__code__:
             code = frame.f_code
             if owner_of(code.co_filename) is not Owner.TOOLCHAIN:
                 offset = frame.f_lasti
+                namespace = namespace if frames else frame.f_globals
                 frames.append((code, offset))
                 key += (id(code), offset)
             elif code.co_filename not in _WRAPPERS:
@@ -445,6 +508,7 @@ class _Places:
         name = module or ""
         identity = (name, is_in_torch, *key)
         if identity not in self._places:
+            self.namespaces[id(namespace)] = namespace
             self._places[identity] = Place(tuple(Frame(*each) for each in map(_in_each_run, frames)), name, is_in_torch)
         return self._places[identity]
 
