@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import replace
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -105,10 +105,11 @@ class Recorder:
     Args:
         call: the call that runs meanwhile.
         keep: what the trace keeps of the numbers of each value.
+        operators_only: whether nothing else is recorded. The code of the model then runs as it does without a recorder.
     """
 
-    def __init__(self, call: Call, keep: Keep = keep_indices) -> None:
-        self._keep = keep
+    def __init__(self, call: Call, keep: Keep = keep_indices, *, operators_only: bool = False) -> None:
+        self._keep, self._operators_only, self._operators = keep, operators_only, _Operators(self)
         self._events: list[Event] = []
         self._values: list[Value] = []
         # Weak, so that recording a run needs little more memory than the run.
@@ -134,9 +135,11 @@ class Recorder:
             if weight.layout is torch.strided:
                 self._weights.setdefault(_address(weight), weight)
 
-    def __enter__(self) -> Recorder:
-        for context in (_attributes_reported_to(self), reporting_to(self), _Functions(self), _Operators(self)):
-            self._modes.enter_context(context)
+    def __enter__(self) -> Self:
+        if not self._operators_only:
+            for context in (_attributes_reported_to(self), reporting_to(self), _Functions(self)):
+                self._modes.enter_context(context)
+        self._modes.enter_context(self._operators)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -211,10 +214,7 @@ class Recorder:
         if self._is_idle:
             return call.run()
         with self._own_work():
-            described, place = (
-                replace(call, args=self._described(call.args), kwargs=self._described(call.kwargs)),
-                self._places.now(),
-            )
+            described, place = self._described_call(call), self._places.now()
         result = call.run()
         with self._own_work():
             written = self._overwritten(call.written)
@@ -226,6 +226,15 @@ class Recorder:
                 self.trace.elements += tensor.numel()
             self._note(Operator(described, tuple(results), written, place))
         return result
+
+    def higher_order(self, call: OperatorCall) -> None:
+        """Record an operator that takes functions; the operators that these call follow."""
+        if not self._is_idle:
+            with self._own_work():
+                self._note(Operator(self._described_call(call), (), place=self._places.now()))
+
+    def _described_call(self, call: OperatorCall) -> OperatorCall:
+        return replace(call, args=self._described(call.args), kwargs=self._described(call.kwargs))
 
     def _overwritten(self, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
         """New values for tensors that were written to, and for the others in the same memory."""
@@ -298,6 +307,11 @@ class _Operators(Intervention):  # type: ignore[no-untyped-call]
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self._recorder = recorder
+
+    def before(self, call: OperatorCall) -> OperatorCall:
+        if call.is_higher_order:
+            self._recorder.higher_order(call)
+        return call
 
     def run(self, call: OperatorCall) -> Any:
         return self._recorder.operator(call)
