@@ -32,6 +32,7 @@ from onnx_ci.pipeline.model.places import calls_module
 from onnx_ci.pipeline.model.running import force_eager, in_small_operators, run_tree
 from onnx_ci.pipeline.trace import tracked_numbers
 from onnx_ci.pipeline.trace.trace import (
+    NOWHERE,
     AttributeSet,
     Comparison,
     Decision,
@@ -456,6 +457,8 @@ class _Places:
                 if module is None and calls_module(frame):
                     module = self._names.get(id(frame.f_locals.get("self")))
             frame = frame.f_back
+        if frame is None:  # such as a copy of what the model has returned
+            return NOWHERE
         name = module or ""
         identity = (name, is_in_torch, *key)
         if identity not in self._places:

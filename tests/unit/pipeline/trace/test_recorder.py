@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from onnx_ci.pipeline.model.call import Call
+from onnx_ci.pipeline.model.running import run_tree
 from onnx_ci.pipeline.trace.recorder import Recorder
-from onnx_ci.pipeline.trace.trace import Decision, FunctionCall, Operator
+from onnx_ci.pipeline.trace.trace import NOWHERE, Decision, FunctionCall, Operator
 from onnx_ci.pipeline.trace.tracked_numbers import TrackedInt
 
 X = torch.tensor([1.0, -2.0])
@@ -35,3 +36,16 @@ def test_an_operator_that_takes_functions_comes_before_those_that_it_calls():
     names = [(operator.name, operator.call.is_higher_order) for operator in trace.of_kind(Operator)]
     assert names[-2:] == [("cond", True), ("neg", False)]
     assert trace.outputs == trace.events[-1].results
+
+
+def test_what_the_model_does_not_call_has_no_place():
+    class Doubled(torch.nn.Module):
+        def forward(self, x):
+            return x + x
+
+    call = Call(model=Doubled(), args=(X,), kwargs={})
+    with Recorder(call, operators_only=True) as recorder:
+        run_tree(call).clone()
+    added, cloned = recorder.trace.of_kind(Operator)
+    assert added.place.source.text == "return x + x"
+    assert cloned.place == NOWHERE
