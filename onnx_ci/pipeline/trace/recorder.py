@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from dataclasses import replace
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -33,6 +33,7 @@ from onnx_ci.pipeline.model.running import force_eager, in_small_operators, run_
 from onnx_ci.pipeline.trace import tracked_numbers
 from onnx_ci.pipeline.trace.received import Kind, Received, numbers_in, with_numbers
 from onnx_ci.pipeline.trace.trace import (
+    NOWHERE,
     AttributeSet,
     Comparison,
     Decision,
@@ -151,7 +152,7 @@ class Recorder:
             if (address := _address(weight)) is not None:
                 self._weights.setdefault(address, weight)
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> Self:
         if FunctionCall in self._kinds:
             for context in (_attributes_reported_to(self), reporting_to(self), _Functions(self)):
                 self._modes.enter_context(context)
@@ -266,6 +267,12 @@ class Recorder:
                 self._note(Operator(replace(call, args=args, kwargs=kwargs), tuple(results), written, place))
         return result
 
+    def higher_order(self, call: OperatorCall) -> None:
+        """Record an operator that takes functions; the operators that these call follow."""
+        if not self._is_paused and (arguments := self._described_arguments(call.args, call.kwargs)) is not None:
+            args, kwargs, place = arguments
+            self._note(Operator(replace(call, args=args, kwargs=kwargs), (), place=place))
+
     def _overwritten(self, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
         """New values for tensors that were written to, and for the others in the same memory."""
         written = []
@@ -372,6 +379,11 @@ class _Operators(Intervention):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self._recorder = recorder
+
+    def before(self, call: OperatorCall) -> OperatorCall:
+        if call.is_higher_order:
+            self._recorder.higher_order(call)
+        return call
 
     def run(self, call: OperatorCall) -> Any:
         return self._recorder.operator(call)
@@ -512,6 +524,8 @@ class _Places:
                 if module is None and calls_module(frame):
                     module = self._names.get(id(frame.f_locals.get("self")))
             frame = frame.f_back
+        if frame is None:  # such as a copy of what the model has returned
+            return NOWHERE
         name = module or ""
         identity = (name, is_in_torch, *key)
         if identity not in self._places:

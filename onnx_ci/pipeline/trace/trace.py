@@ -110,7 +110,10 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A call of an operator, as torch's dispatcher sees it."""
+    """A call of an operator, as torch's dispatcher sees it.
+
+    One that takes functions, such as ``torch.cond``, comes before the operators that these call, and has no results.
+    """
 
     call: OperatorCall
     """With each tensor as a :class:`Ref`."""
