@@ -114,10 +114,14 @@ class Intervention(TorchDispatchMode):
         """What the caller of an operator gets: what ``call.run()`` returns, or that of another call, or something else."""
         return call.run()
 
+    def run_higher_order(self, call: OperatorCall) -> Any:
+        """The same for an operator that takes functions, which run under this intervention."""
+        return call.run()
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         call = OperatorCall(func, args, kwargs or {})
         if call.is_higher_order:
-            return replace(call, args=pytree.tree_map(self._with_mode, args)).run()
+            return self.run_higher_order(replace(call, args=pytree.tree_map(self._with_mode, args)))
         return self.run(call)
 
     def _with_mode(self, argument: Any) -> Any:

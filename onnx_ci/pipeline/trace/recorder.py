@@ -380,13 +380,12 @@ class _Operators(Intervention):
         super().__init__()
         self._recorder = recorder
 
-    def before(self, call: OperatorCall) -> OperatorCall:
-        if call.is_higher_order:
-            self._recorder.higher_order(call)
-        return call
-
     def run(self, call: OperatorCall) -> Any:
         return self._recorder.operator(call)
+
+    def run_higher_order(self, call: OperatorCall) -> Any:
+        self._recorder.higher_order(call)
+        return call.run()
 
 
 _TESTS = frozenset({"__bool__", "item", "is_nonzero", "equal", "allclose", "__contains__"})

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from onnx_ci.pipeline.model.call import Call
+from onnx_ci.pipeline.model.running import run_tree
 from onnx_ci.pipeline.trace.received import Kind, Received, numbers_in, received, with_numbers
 from onnx_ci.pipeline.trace.recorder import Recorder
 from onnx_ci.pipeline.trace.trace import Comparison, Decision, FunctionCall, NumberRead, Operator, Ref, Role, Trace, Value
@@ -85,8 +86,9 @@ def run(function, changed, **options):
         return OTHERS[what.kind](what.value) if what.kind is changed else what.value
 
     x = torch.tensor([1.0, 2.0, 3.0])
-    with Recorder(Call(model=Function(function), args=(x,), kwargs={}), answers=answers, **options) as recorder:
-        result = function(x)
+    call = Call(model=Function(function), args=(x,), kwargs={})
+    with Recorder(call, answers=answers, **options) as recorder:
+        result = run_tree(call)
     recorder.returned(result)
     return result, asked, recorder.trace
 
