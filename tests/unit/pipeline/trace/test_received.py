@@ -152,7 +152,8 @@ def test_the_namespaces_of_all_code_are_collected_and_apart_from_them_those_that
         return first["half"](x) * second["size"](x)
 
     x = torch.ones(3)
-    with Recorder(Call(model=Function(both), args=(x,), kwargs={})) as recorder:
-        both(x)
+    call = Call(model=Function(both), args=(x,), kwargs={})
+    with Recorder(call) as recorder:
+        run_tree(call)
     assert {id(first), id(second)} <= recorder.namespaces.keys()
     assert recorder.converting.keys() == {id(second)}
