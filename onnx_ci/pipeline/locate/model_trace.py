@@ -150,7 +150,7 @@ class _Recorder(WrappingMode):
     """Records each operator, and how much its rounding in float32 changes what it computes."""
 
     def __init__(self, call: Call, deadline: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._deadline = deadline
         self.operators: list[TracedOperator] = []
         self.values: list[TracedValue] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import FunctionType
 from typing import Any, Self
 
 import torch
@@ -153,37 +152,13 @@ def written_to(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> lis
     return OperatorCall(func, args, kwargs).written
 
 
-def is_higher_order(func: Any) -> bool:
-    """Whether an operator takes functions, as ``torch.cond`` does."""
-    return isinstance(func, torch._ops.HigherOrderOperator)  # has no public name
+class WrappingMode(Intervention):
+    """The base of modes that also intercept the operators in the branches of ``torch.cond`` and similar operators."""
 
-
-class WrappingMode(OperatorMode):  # type: ignore[no-untyped-call]
-    """The base of modes that also intercept the operators in the branches of ``torch.cond`` and similar operators.
-
-    Derived classes define :meth:`call_operator`. One that changes the arguments of ``torch.cond``, too, replaces
-    ``__torch_dispatch__``.
-    """
-
-    supports_higher_order_operators = True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if is_higher_order(func):
-            return func(*self.wrapped(args), **kwargs)
-        return self.call_operator(func, args, kwargs)
+    def run(self, call: OperatorCall) -> Any:
+        """See :class:`Intervention`."""
+        return self.call_operator(call.operator, call.args, call.kwargs)
 
     def call_operator(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What the operator ``func`` returns under this mode."""
         return func(*args, **kwargs)
-
-    def wrapped(self, args: Any) -> Any:
-        """The arguments of such an operator, with functions that run under this mode."""
-        return pytree.tree_map_only(FunctionType, self._with_mode, args)
-
-    def _with_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            with self:
-                return function(*args)
-
-        return call

@@ -37,26 +37,21 @@ _SMALLEST_EXPONENT = -13
 """The exponent of float16's smallest normal number, 2**-14, as :func:`torch.frexp` counts."""
 
 
-class StochasticRounding:
-    """Decides how values are rounded: to the nearest step, or up or down at random (stochastic rounding).
-
-    Args:
-        seed: the seed of the random numbers; ``None`` for the nearest step.
-    """
-
-    def __init__(self, seed: int | None) -> None:
-        self._generator = None if seed is None else torch.Generator().manual_seed(seed)
-
-    def like(self, tensor: torch.Tensor) -> torch.Tensor | float:
-        """The share of a step to add before rounding to the nearest one: random in [-0.5, 0.5), or 0."""
-        if self._generator is None:
-            return 0.0
-        return torch.rand(tensor.shape, generator=self._generator, dtype=torch.float64).to(tensor.device) - 0.5
+def _random_numbers(seed: int | None) -> torch.Generator | None:
+    """What decides how values are rounded: up or down at random (stochastic rounding), or ``None``, to the nearest step."""
+    return None if seed is None else torch.Generator().manual_seed(seed)
 
 
-def round_to_float16(tensor: torch.Tensor, dice: StochasticRounding) -> torch.Tensor:
+def _share(tensor: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor | float:
+    """The share of a step to add to each value before it is rounded to the nearest one: random in [-0.5, 0.5), or 0."""
+    if generator is None:
+        return 0.0
+    return torch.rand(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device) - 0.5
+
+
+def _to_float16(tensor: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
     """The tensor with its values rounded to those of float16, in its own type. Too large ones become infinite."""
-    share = dice.like(tensor)
+    share = _share(tensor, generator)
     if not isinstance(share, torch.Tensor):
         return tensor.to(torch.float16).to(tensor.dtype)
     exponent = torch.frexp(tensor).exponent.clamp(min=_SMALLEST_EXPONENT)
@@ -77,25 +72,25 @@ def _rounded(call: OperatorCall, outputs: Any, change: Callable[[torch.Tensor], 
 
 
 class _Float16(Intervention):
-    def __init__(self, dice: StochasticRounding) -> None:
+    def __init__(self, generator: torch.Generator | None) -> None:
         super().__init__()
-        self._dice = dice
+        self._generator = generator
 
     def run(self, call: OperatorCall) -> Any:
         nonzero = call.with_changed(float, lambda each: math.copysign(_LEAST, each) if 0 < abs(each) < _LEAST else each)
-        return _rounded(call, nonzero.run(), lambda tensor: round_to_float16(tensor, self._dice))
+        return _rounded(call, nonzero.run(), lambda tensor: _to_float16(tensor, self._generator))
 
 
 def float16(seed: int | None) -> Within:
     """Half precision."""
 
     def within(call: Call) -> AbstractContextManager[object]:
-        dice = StochasticRounding(seed)
+        generator = _random_numbers(seed)
         with torch.no_grad():
             for tensor in (*plain_weights_of(call.model), *tensor_leaves((call.args, call.kwargs))):
                 if has_noise(tensor) and tensor.numel():
-                    replace_weight(tensor, round_to_float16(tensor.data, dice))
-        return _Float16(dice)
+                    replace_weight(tensor, _to_float16(tensor.data, generator))
+        return _Float16(generator)
 
     return within
 
@@ -105,7 +100,8 @@ def float16(seed: int | None) -> Within:
 Ranges = dict[tuple[int, str], tuple[float, float]]
 """The least and the largest value of each activation, by the number of its operator and its role there."""
 
-_LINEAR = (aten.convolution.default, aten.addmm.default, aten.mm.default, aten.linear.default)
+_LINEAR = {aten.convolution.default: 0, aten.linear.default: 0, aten.addmm.default: -1, aten.mm.default: -1}
+"""Layers, with the axis of the output channels in their weights."""
 _CONVOLUTION = aten.convolution.default
 _NORMALIZATION = (
     aten.native_batch_norm.default,
@@ -195,15 +191,13 @@ def _outside_recurrent_layers(call: Call, mode: _Numbered) -> Iterator[None]:
         output, states = outputs  # in the file, the states of the layers are concatenated
         return output, pytree.tree_map_only(torch.Tensor, mode.concatenated, states)
 
-    layers = [module for module in call.model.modules() if isinstance(module, nn.RNNBase)]
-    hooks = [*(layer.register_forward_pre_hook(enter) for layer in layers)]
-    hooks += [*(layer.register_forward_hook(leave) for layer in layers)]
-    try:
-        with mode:
-            yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with contextlib.ExitStack() as stack:
+        for module in call.model.modules():
+            if isinstance(module, nn.RNNBase):
+                stack.enter_context(module.register_forward_pre_hook(enter))
+                stack.enter_context(module.register_forward_hook(leave))
+        stack.enter_context(mode)
+        yield
 
 
 class _Observer(_Numbered):
@@ -290,7 +284,7 @@ class _Int8(_Numbered):
     Args:
         call: the call that will run.
         pass: the pass, whose options say which types it uses and whether weights have a scale for each channel.
-        dice: how values are rounded.
+        seed: the seed of the random numbers that round; ``None`` to round to the nearest step.
         observations: what a run on the same inputs shows.
         calibrated: the ranges of activations; ``None`` for those of the data.
     """
@@ -299,13 +293,13 @@ class _Int8(_Numbered):
         self,
         call: Call,
         graph_pass: GraphPass,
-        dice: StochasticRounding,
+        seed: int | None,
         observations: Observations,
         calibrated: Ranges | None,
     ) -> None:
         super().__init__(call)
         self._options: Mapping[str, Any] = graph_pass.options
-        self._dice, self._observations, self._calibrated = dice, observations, calibrated
+        self._generator, self._observations, self._calibrated = _random_numbers(seed), observations, calibrated
         self._quantized = WeakTensorKeyDictionary()
 
     def run(self, call: OperatorCall) -> Any:
@@ -315,22 +309,31 @@ class _Int8(_Numbered):
         result = replace(call, args=self._rounded_arguments(call, is_quantized=is_quantized)).run()
         self.note_constants(call, result)
         if is_quantized and self._calibrated is not None and self.number not in self._observations.merged:
-            result = _rounded(call, result, lambda each: self._fake(each, *self._range("out 0", each)))
+            result = _rounded(call, result, lambda each: self._activation("out 0", each))
         if is_quantized or (call.operator in _RESHAPING and call.args[0] in self._quantized):
             self._quantized.update(dict.fromkeys(tensor_leaves(result), True))
         return result
 
     def _rounded_arguments(self, call: OperatorCall, *, is_quantized: bool) -> Sequence[Any]:
-        """The arguments of an operator as it gets them in the file."""
+        """The arguments of an operator as it gets them in the file.
+
+        Without a calibration, only layers and tables are rounded, not a product of two activations.
+        """
         args, is_static = call.args, self._calibrated is not None
         if call.operator in _LINEAR and (not self.recurrent or (self.is_lstm and not is_static)):
-            return self._linear(call.operator, args)
+            at = 1 if call.operator is aten.addmm.default else 0
+            if not self.is_constant(args[at]) and self.is_constant(args[at + 1]):
+                layer = self._activation(f"in {at}", args[at]), self._weight(call.operator, args[at + 1])
+                return (*args[:at], *layer, *args[at + 2 :])
         if call.operator is aten.embedding.default and self.is_constant(args[0]):
-            return (self._weight(args[0], None, None), *args[1:])
+            return (self._weight(call.operator, args[0]), *args[1:])
         if not (is_quantized and is_static):
             return args
         leaves, tree = pytree.tree_flatten(args)
-        rounded: Sequence[Any] = pytree.tree_unflatten([self._input(*each) for each in enumerate(leaves)], tree)
+        leaves = [
+            leaf if self.is_constant(leaf) else self._activation(f"in {position}", leaf) for position, leaf in enumerate(leaves)
+        ]
+        rounded: Sequence[Any] = pytree.tree_unflatten(leaves, tree)
         if not call.writes:
             return rounded
         args[0].copy_(rounded[0])  # an operator in place must write to the tensor that it was called with
@@ -339,51 +342,24 @@ class _Int8(_Numbered):
     def concatenated(self, tensor: torch.Tensor) -> torch.Tensor:
         """The states as the static quantizer rounds them."""
         super().concatenated(tensor)
-        if self._calibrated is None or not has_noise(tensor) or not tensor.numel():
+        return tensor if self._calibrated is None else self._activation("out 0", tensor)
+
+    def _activation(self, role: str, tensor: torch.Tensor) -> torch.Tensor:
+        """An activation, rounded with its calibrated range or, without one, its own."""
+        if not has_noise(tensor) or not tensor.numel():
             return tensor
-        return self._fake(tensor, *(self._calibrated.get((self.number, "out 0")) or (float(tensor.min()), float(tensor.max()))))
-
-    def _linear(self, func: Any, args: Sequence[Any]) -> Sequence[Any]:
-        """The arguments of a convolution or matrix product, rounded.
-
-        Without a calibration, a product of two activations is not rounded.
-        """
-        at = 1 if func is aten.addmm.default else 0
-        activation, weight = args[at], args[at + 1]
-        if self.is_constant(activation) or not self.is_constant(weight):
-            if self._calibrated is None:
-                return args
-            return tuple(self._input(position, value) for position, value in enumerate(args))
-        channels = {_CONVOLUTION: 0, aten.linear.default: 0}.get(func, -1)
-        scale = self._observations.scales.get(self.number) if func is _CONVOLUTION and not self.recurrent else None
-        rounded = [*args]
-        rounded[at] = self._fake(activation, *self._range(f"in {at}", activation))
-        rounded[at + 1] = self._weight(weight, channels, scale)
-        return tuple(rounded)
-
-    def _range(self, role: str, tensor: torch.Tensor) -> tuple[Any, Any]:
         calibrated = (self._calibrated or {}).get((self.number, role)) if not self.recurrent else None
-        return calibrated or (float(tensor.min()), float(tensor.max()))
+        return self._fake(tensor, *(calibrated or (float(tensor.min()), float(tensor.max()))))
 
-    def _input(self, position: int, value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or not has_noise(value) or not value.numel() or self.is_constant(value):
-            return value
-        return self._fake(value, *self._range(f"in {position}", value))
-
-    def _weight(self, weight: torch.Tensor, channels: int | None, scale: torch.Tensor | None) -> torch.Tensor:
-        """A weight, rounded as in the file, where a BatchNorm behind the layer is multiplied into it first.
-
-        Args:
-            weight: the weight.
-            channels: its axis of output channels.
-            scale: the factor of each channel.
-        """
+    def _weight(self, operator: Any, weight: torch.Tensor) -> torch.Tensor:
+        """A weight, rounded as in the file, where a BatchNorm behind a convolution is multiplied into its weight first."""
         if not weight.numel():
             return weight
-        axis = None if channels is None else channels % weight.dim()
-        if scale is None or axis is None:
+        axis = _LINEAR[operator] % weight.dim() if operator in _LINEAR else None
+        scale = self._observations.scales.get(self.number) if operator is _CONVOLUTION and not self.recurrent else None
+        if scale is None:
             return self._rounded_weight(weight, axis)
-        factor = scale.to(weight.dtype).reshape([-1 if each == axis else 1 for each in range(weight.dim())])
+        factor = scale.to(weight.dtype).reshape(-1, *(1,) * (weight.dim() - 1))
         rounded = self._rounded_weight(weight * factor, axis)
         return torch.where(factor == 0, weight * factor, rounded / factor)
 
@@ -406,7 +382,7 @@ class _Int8(_Numbered):
         width = (largest - least) / 255
         step = torch.where((width > 0) & torch.isfinite(width), width, 1.0)
         zero = torch.round(-least / step)
-        rounded = (torch.round(tensor / step + zero + self._dice.like(tensor)).clamp(0, 255) - zero) * step
+        rounded = (torch.round(tensor / step + zero + _share(tensor, self._generator)).clamp(0, 255) - zero) * step
         # The smallest number of a type, as a mask adds it, is not rounded to minus infinity: a row of it would become NaN.
         limit = torch.finfo(tensor.dtype).max
         return rounded.clamp(-limit, limit)
@@ -414,9 +390,7 @@ class _Int8(_Numbered):
 
 def int8(graph_pass: GraphPass, seed: int | None, observations: Observations, calibrated: Ranges | None) -> Within:
     """Quantization. The arguments are those of the mode."""
-    return lambda call: _outside_recurrent_layers(
-        call, _Int8(call, graph_pass, StochasticRounding(seed), observations, calibrated)
-    )
+    return lambda call: _outside_recurrent_layers(call, _Int8(call, graph_pass, seed, observations, calibrated))
 
 
 def in_turn(withins: Sequence[Within]) -> Within:
