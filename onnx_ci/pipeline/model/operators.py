@@ -115,10 +115,14 @@ class Intervention(TorchDispatchMode):
         """Run an operator, or something else in its place, and return what its caller gets."""
         return call.run()
 
+    def run_higher_order(self, call: OperatorCall) -> Any:
+        """The same for an operator that takes functions, which run under this intervention."""
+        return call.run()
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         call = OperatorCall(func, args, kwargs or {})
         if call.is_higher_order:
-            return call.with_changed(object, self._with_mode).run()
+            return self.run_higher_order(call.with_changed(object, self._with_mode))
         return self.run(call)
 
     def _with_mode(self, argument: Any) -> Any:

@@ -13,10 +13,10 @@ import contextlib
 import dis
 import math
 import sys
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from dataclasses import replace
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -31,7 +31,9 @@ from onnx_ci.pipeline.model.operators import Intervention, OperatorCall, tensor_
 from onnx_ci.pipeline.model.places import calls_module
 from onnx_ci.pipeline.model.running import force_eager, in_small_operators, run_tree
 from onnx_ci.pipeline.trace import tracked_numbers
+from onnx_ci.pipeline.trace.received import Kind, Received, numbers_in, with_numbers
 from onnx_ci.pipeline.trace.trace import (
+    NOWHERE,
     AttributeSet,
     Comparison,
     Decision,
@@ -45,6 +47,8 @@ from onnx_ci.pipeline.trace.trace import (
     Role,
     Trace,
     Value,
+    is_in_place,
+    is_random,
     refs_in,
 )
 from onnx_ci.pipeline.trace.tracked_numbers import plain_number, reporting_to, tracked, tracked_conversions
@@ -54,11 +58,13 @@ MOST_EVENTS = 10**5
 MOST_KEPT = 2**16
 """How many elements a tensor has at most whose numbers are kept."""
 
-Keep = Callable[[torch.Tensor], Any]
-"""What a trace keeps of the numbers of a value."""
+Keep = Callable[[torch.Tensor, Role], Any]
+"""What a trace keeps of the numbers of a value with a role."""
+Answers = Callable[[Received], Any]
+"""What the code gets in place of what it would get, of the same kind; of a write, whether it takes place."""
 
 
-def keep_indices(tensor: torch.Tensor) -> torch.Tensor | None:
+def keep_indices(tensor: torch.Tensor, role: Role) -> torch.Tensor | None:
     """A copy of a single number, or of integers that are not too many: they may be indices."""
     is_index = not (tensor.is_floating_point() or tensor.is_complex()) and tensor.numel() <= MOST_KEPT
     is_kept = tensor.layout is torch.strided and (is_index or tensor.numel() == 1)
@@ -107,10 +113,20 @@ class Recorder:
     Args:
         call: the call that runs meanwhile.
         keep: what the trace keeps of the numbers of each value.
+        answers: what is asked for all that the code gets; ``None`` if the code gets what torch gives.
+        kinds: which calls are recorded. Without functions, the code of the model runs as it does without a recorder, and what
+            Python reads is not recorded either. Without operators, a tensor is one value however often it is written to.
     """
 
-    def __init__(self, call: Call, keep: Keep = keep_indices) -> None:
-        self._keep = keep
+    def __init__(
+        self,
+        call: Call,
+        keep: Keep = keep_indices,
+        *,
+        answers: Answers | None = None,
+        kinds: Collection[type[Event]] = (FunctionCall, Operator),
+    ) -> None:
+        self._keep, self._answers, self._kinds = keep, answers, kinds
         self._events: list[Event] = []
         self._values: list[Value] = []
         # Weak, so that recording a run needs little more memory than the run.
@@ -136,9 +152,12 @@ class Recorder:
             if (address := _address(weight)) is not None:
                 self._weights.setdefault(address, weight)
 
-    def __enter__(self) -> Recorder:
-        for context in (_attributes_reported_to(self), reporting_to(self), _Functions(self), _Operators(self)):
-            self._modes.enter_context(context)
+    def __enter__(self) -> Self:
+        if FunctionCall in self._kinds:
+            for context in (_attributes_reported_to(self), reporting_to(self), _Functions(self)):
+                self._modes.enter_context(context)
+        if Operator in self._kinds:
+            self._modes.enter_context(_Operators(self))
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -172,6 +191,11 @@ class Recorder:
 
     # --- values
 
+    @property
+    def namespaces(self) -> dict[int, dict[str, Any]]:
+        """The namespaces of the functions in which something happened, by their ids."""
+        return self._places.namespaces
+
     def _add(self, tensor: torch.Tensor, role: Role, *, name: str = "", shown: torch.Tensor | None = None) -> int:
         """A new value for a tensor; ``shown`` is the tensor in whose memory it is."""
         position = memory = len(self._values)
@@ -187,7 +211,7 @@ class Recorder:
                 stride=tensor.stride() if is_plain else None,
                 name=name,
                 memory=memory,
-                kept=self._keep(tensor) if is_plain else None,
+                kept=self._keep(tensor, role) if is_plain else None,
             )
         )
         self._positions[tensor] = position
@@ -232,15 +256,22 @@ class Recorder:
         with self._own_work():
             written = self._overwritten(call.written)
             shown = next(iter(call.operands), None) if call.is_view else None
+            role = Role.RESULT if call.operands else Role.CREATED
             results = []
             for tensor in [result] if isinstance(result, torch.Tensor) else tensor_leaves(result):
                 position = self._positions.get(tensor)
-                results.append(self._add(tensor, Role.RESULT, shown=shown) if position is None else position)
+                results.append(self._add(tensor, role, shown=shown) if position is None else position)
                 self.trace.elements += tensor.numel()
             if arguments is not None:
                 args, kwargs, place = arguments
                 self._note(Operator(replace(call, args=args, kwargs=kwargs), tuple(results), written, place))
         return result
+
+    def higher_order(self, call: OperatorCall) -> None:
+        """Record an operator that takes functions; the operators that these call follow."""
+        if not self._is_paused and (arguments := self._described_arguments(call.args, call.kwargs)) is not None:
+            args, kwargs, place = arguments
+            self._note(Operator(replace(call, args=args, kwargs=kwargs), (), place=place))
 
     def _overwritten(self, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
         """New values for tensors that were written to, and for the others in the same memory."""
@@ -256,15 +287,37 @@ class Recorder:
     # --- functions
 
     def function(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        """Call a function of torch, and record it if it makes tensors or writes to one."""
+        """Call a function of torch, or do what is answered, and record it if it makes tensors or writes to one."""
         if self._is_paused or not self._has_room():
             return func(*args, **kwargs)
+        if self._answers is None or name in _WITHOUT_ANSWERS:
+            return self._called(func, name, args, kwargs)
+        is_written = bool(args) and isinstance(args[0], torch.Tensor) and is_in_place(name)
+        function = torch.overrides.resolve_name(func) or name
+        if is_written and not self._answered(Kind.WRITE, True, function):
+            return None if name == "__setitem__" else args[0]
+        numbers = numbers_in((args, kwargs))
+        if numbers and (others := self._answered(Kind.ARGUMENTS, numbers, function)) is not numbers:
+            args, kwargs = with_numbers((args, kwargs), others)
+        result = self._called(func, name, args, kwargs)
+        if isinstance(result, torch.Tensor):
+            is_constant = not is_random(name) and not tensor_leaves((args, kwargs))
+            return self._answered(Kind.CONSTANT, result, function) if is_constant else result
+        if type(result) in (tuple, list) and result and all(isinstance(each, torch.Tensor) for each in result):
+            return result[: self._answered(Kind.COUNT, len(result), function)]
+        return result
+
+    def _called(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         arguments = self._described_arguments(args, kwargs)
         result = func(*args, **kwargs)
         is_tensor = isinstance(result, torch.Tensor)
         is_noted = is_tensor or (isinstance(result, (tuple, list)) and tensor_leaves(result)) or is_in_place(name)
         if is_noted and arguments is not None:
             with self._own_work():
+                role = Role.RESULT if tensor_leaves((args, kwargs)) else Role.CREATED
+                for tensor in tensor_leaves(result):
+                    if tensor not in self._positions:  # operators are not recorded, or not those in compiled code
+                        self._add(tensor, role)
                 comparison = None
                 if is_tensor and result.dtype is torch.bool and _address(result) is not None:
                     comparison = _comparison(name, [*args, *kwargs.values()])
@@ -272,8 +325,13 @@ class Recorder:
                 self._note(FunctionCall(func, described, described_keywords, self._described(result), comparison, place))
         return result
 
+    def _answered(self, kind: Kind, value: Any, function: str = "") -> Any:
+        """What the code gets in place of a value."""
+        return value if self._answers is None else self._answers(Received(kind, value, function, self._places.now()))
+
     def tested(self, outcome: bool, args: Sequence[Any]) -> bool:
         """Record what a test of tensors has just decided."""
+        outcome = self._answered(Kind.DECISION, outcome)
         with self._own_work():
             tested = tuple(each for each in refs_in(self._described(args)) if self._values[each].dtype is torch.bool)
             comparison = _comparison("", args)
@@ -284,7 +342,7 @@ class Recorder:
 
     def compared(self, outcome: bool, gap: float, total: float, *, by_sizes: bool) -> bool:
         """Record what a tracked number has just decided."""
-        comparison = Comparison((_finite(gap),), _finite(total))
+        outcome, comparison = self._answered(Kind.DECISION, outcome), Comparison((_finite(gap),), _finite(total))
         self._note(Decision(outcome, comparison, by_sizes=by_sizes, place=self._places.now()))
         return outcome
 
@@ -296,6 +354,7 @@ class Recorder:
 
     def read(self, value: Any, function: str) -> Any:
         """Record a number that Python reads."""
+        value = self._answered(Kind.NUMBER, value, function)
         self._note(NumberRead(value, function, self._places.now()))
         return value
 
@@ -324,11 +383,17 @@ class _Operators(Intervention):
     def run(self, call: OperatorCall) -> Any:
         return self._recorder.operator(call)
 
+    def run_higher_order(self, call: OperatorCall) -> Any:
+        self._recorder.higher_order(call)
+        return call.run()
+
 
 _TESTS = frozenset({"__bool__", "item", "is_nonzero", "equal", "allclose", "__contains__"})
 _SIZES = frozenset({"size", "numel", "nelement"})
 _VALUES = frozenset({"item", "tolist"})
 _CONVERTERS = frozenset({"__int__", "__float__", "__len__", "__index__"})
+_WITHOUT_ANSWERS = _TESTS | _SIZES | _VALUES | _CONVERTERS | {"__get__", "__set__", "dim", "stride", "storage_offset"}
+"""Functions that take no numbers and make no tensors, or are asked about when they have returned."""
 
 
 class _Functions(TorchFunctionMode):
@@ -375,16 +440,6 @@ def _attributes_reported_to(recorder: Recorder) -> Iterator[None]:
         yield
     finally:
         torch.nn.Module.__setattr__ = as_usual  # type: ignore[method-assign]
-
-
-_NOT_IN_PLACE = frozenset({"__invert__", "__index__", "__int__", "__iter__"})
-"""Methods whose names look like ``__iadd__`` by chance."""
-
-
-def is_in_place(name: str) -> bool:
-    """Whether a function of torch with this name changes its first argument: ``add_``, ``__iadd__``, ``__setitem__``."""
-    is_operator = name.startswith("__i") and name not in _NOT_IN_PLACE
-    return is_operator or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
 # --- what decides -----------------------------------------------------------------------------------------------------
@@ -434,6 +489,8 @@ class _Places:
         self._names: dict[int, str] = {id(module): name for name, module in reversed([*model.named_modules()])}
         self._places: dict[tuple[object, ...], Place] = {}
         """Each place once."""
+        self.namespaces: dict[int, dict[str, Any]] = {}
+        """Those of the functions that are innermost at a place, by their ids."""
 
     def name_of(self, module: object) -> str:
         """The path of a module; empty for one that is not in the model."""
@@ -451,12 +508,14 @@ class _Places:
         frame: FrameType | None = sys._getframe(1)
         key: list[object] = []
         frames: list[tuple[CodeType, int]] = []
+        namespace: dict[str, Any] = {}
         module: str | None = None
         is_in_torch = False
         while frame is not None and frame.f_code is not run_tree.__code__:
             code = frame.f_code
             if owner_of(code.co_filename) is not Owner.TOOLCHAIN:
                 offset = frame.f_lasti
+                namespace = namespace if frames else frame.f_globals
                 frames.append((code, offset))
                 key += (id(code), offset)
             elif code.co_filename not in _WRAPPERS:
@@ -464,9 +523,12 @@ class _Places:
                 if module is None and calls_module(frame):
                     module = self._names.get(id(frame.f_locals.get("self")))
             frame = frame.f_back
+        if frame is None:  # such as a copy of what the model has returned
+            return NOWHERE
         name = module or ""
         identity = (name, is_in_torch, *key)
         if identity not in self._places:
+            self.namespaces[id(namespace)] = namespace
             self._places[identity] = Place(tuple(Frame(*each) for each in map(_in_each_run, frames)), name, is_in_torch)
         return self._places[identity]
 
