@@ -1,4 +1,4 @@
-"""How torch calls operators: one call as a value, and the base of what changes calls while a model runs."""
+"""How torch calls operators: one call as a value, and the base of what changes or records calls while a model runs."""
 
 from __future__ import annotations
 
