@@ -104,8 +104,8 @@ def recorded_weight_uses(call: Call, doubtful: _Tensors) -> WeightUses:
     weights = named_weights_of(call.model)
     in_weights = {each.untyped_storage().data_ptr() for each in weights.values() if each.layout is torch.strided}
 
-    def keep(tensor: torch.Tensor) -> _Tensor:
-        if not has_noise(tensor) or tensor.layout is not torch.strided:
+    def keep(tensor: torch.Tensor, _role: Role) -> _Tensor:
+        if not has_noise(tensor):
             return None
         if not tensor.any():
             return torch.zeros(()).expand(tensor.shape)  # takes no memory
@@ -114,7 +114,7 @@ def recorded_weight_uses(call: Call, doubtful: _Tensors) -> WeightUses:
         is_weight = tensor.untyped_storage().data_ptr() in in_weights  # known by its name, and copies take memory
         return None if is_weight or not any(_may_be(each, tensor) for each in doubtful.values()) else _exact(tensor)
 
-    recorder = Recorder(call, keep, operators_only=True)
+    recorder = Recorder(call, keep, kinds=[Operator])
     with contextlib.suppress(PrepareError), force_eager(), recorder:
         recorder.returned(run_tree(call))
     return weight_uses(recorder.trace, weights, doubtful)

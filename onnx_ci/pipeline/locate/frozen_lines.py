@@ -36,9 +36,9 @@ from onnx_ci.pipeline.inputs.probes import Inputs, Probe
 from onnx_ci.pipeline.model.call import PrepareError, with_inputs
 from onnx_ci.pipeline.model.operators import tensor_leaves
 from onnx_ci.pipeline.model.places import CallPlaces, innermost, is_of_toolchain, source_line
+from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.running import force_eager, run, run_tree
 from onnx_ci.pipeline.model.tensors import Outputs, has_noise, largest_value
-from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.reduce.program import is_in_place, is_random, mapped
 from onnx_ci.pipeline.reference.reference import proportional_reference
 from onnx_ci.pipeline.trace import tracked_numbers
@@ -114,8 +114,9 @@ class Replay:
     """A model that runs on one input with some of its lines as on the example.
 
     Args:
-        prepared: the recipe.
-        probe: the input.
+        model: the model.
+        example: the input with which it was exported.
+        probe: the input on which it runs.
         outputs: the names of its outputs.
         outputs_of_file: what the file computes on the input; ``None`` if it fails.
         fails_at: the line that made the node at which it fails, if that is known.
@@ -125,7 +126,8 @@ class Replay:
 
     def __init__(
         self,
-        prepared: Prepared,
+        model: RecipeModel,
+        example: Probe,
         probe: Probe,
         *,
         outputs: Sequence[str],
@@ -134,7 +136,7 @@ class Replay:
         max_drift: DriftLimit,
         deadline: float,
     ) -> None:
-        self._prepared, self._probe, self._names = prepared, probe, outputs
+        self._model, self._example, self._probe, self._names = model, example, probe, outputs
         self._of_file, self._max_drift, self._deadline = outputs_of_file, max_drift, deadline
         self._fails_at = fails_at
         self._namespaces: dict[int, dict[str, Any]] = {}
@@ -155,8 +157,8 @@ class Replay:
             wrong: the names of the outputs that are wrong, or of all outputs if the file fails.
             warned: the lines about which the exporter has warned, which are tried first.
         """
-        self._recorded(self._prepared.example.inputs)  # which shows where numbers are converted
-        example = self._recorded(self._prepared.example.inputs)
+        self._recorded(self._example.inputs)  # which shows where numbers are converted
+        example = self._recorded(self._example.inputs)
         own = self._recorded(self._probe.inputs)
         if not own.is_accepted:
             return {}
@@ -225,7 +227,7 @@ class Replay:
         for name, output, of_file in zip(self._names, outputs, self._of_file, strict=True):
             if output.shape == of_file.shape:
                 self._lines_of_shapes.setdefault(name, lines)
-        reference = proportional_reference(outputs, self._prepared.example.reference)
+        reference = proportional_reference(outputs, self._example.reference)
         if reference is None:  # the noise is not known
             values = zip(self._names, outputs, self._of_file, strict=True)
             return {name for name, own, of_file in values if _is_near(own, of_file)}
@@ -244,7 +246,7 @@ class Replay:
         return any((line.file, line.line) == (self._fails_at.file, self._fails_at.line) for line in lines)
 
     def _mode(self, inputs: Inputs, given: Mapping[_Line, Sequence[Any]]) -> _LinesMode:
-        return _LinesMode(with_inputs(self._prepared.fresh(), inputs), given, self._deadline)
+        return _LinesMode(with_inputs(self._model.fresh(), inputs), given, self._deadline)
 
     def _recorded(self, inputs: Inputs) -> _Run:
         mode = self._mode(inputs, {})
@@ -263,7 +265,7 @@ class Replay:
             stack.enter_context(reported_functions(self._namespaces.values()))
             stack.enter_context(reporting_to(mode))
             stack.enter_context(mode)
-            return run(mode.model_call, seed=self._prepared.recipe.seed)
+            return run(mode.model_call, seed=self._model.recipe.seed)
 
 
 def _is_near(tensor: torch.Tensor, other: torch.Tensor) -> bool:

@@ -12,16 +12,16 @@ from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import _disable_current_modes
 
 from onnx_ci.pipeline.inputs.probes import Probe
-from onnx_ci.pipeline.model.call import Call, input_tensors
+from onnx_ci.pipeline.model.call import Call
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.operators import OperatorCall, tensor_leaves
+from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.running import in_small_operators
 from onnx_ci.pipeline.model.tensors import has_noise, has_same_values, largest_value
-from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.reference.float64 import run_in_float64
 from onnx_ci.pipeline.reference.reference import unit_in_last_place
 from onnx_ci.pipeline.trace.recorder import Recorder
-from onnx_ci.pipeline.trace.trace import Operator, Place, Trace, refs_in
+from onnx_ci.pipeline.trace.trace import Operator, Place, Role, Trace
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import SourceLine
 
@@ -157,11 +157,11 @@ class TooLargeError(Exception):
     """A trace needs too much memory or time; the message says which."""
 
 
-def trace_model(prepared: Prepared, probe: Probe, deadline: float) -> ModelTrace | None:
+def trace_model(model: RecipeModel, probe: Probe, deadline: float) -> ModelTrace | None:
     """What the model computes on the inputs of ``probe``, in float64; ``None`` if it cannot run in float64.
 
     Args:
-        prepared: the recipe.
+        model: the model.
         probe: the inputs.
         deadline: when to stop, by :func:`time.thread_time`.
 
@@ -175,7 +175,7 @@ def trace_model(prepared: Prepared, probe: Probe, deadline: float) -> ModelTrace
         return recorders[-1]
 
     with in_small_operators():
-        copies = Copies(prepared.pristine, prepared.fresh)
+        copies = Copies(model.pristine, model.fresh)
         exact, _ = run_in_float64(copies, probe.reference.own, probe.inputs, within)
     recorder = recorders[-1] if recorders else None
     if recorder is not None and recorder.too_much:
@@ -197,28 +197,26 @@ class _NumbersRecorder(Recorder):
         self.too_much = ""
         """What ended the trace: ``memory`` or ``time``; empty if neither did."""
         self._deadline, self._bytes = deadline, 0
-        self._rounded: Iterator[torch.Tensor] | None = None
-        """What the operator that runs computes in float32; ``None`` if it does not depend on the inputs."""
+        self._is_followed = False
+        """Whether the operator that runs depends on the inputs."""
+        self._rounded: Iterator[torch.Tensor] = iter(())
+        """What it computes in float32."""
         self._noise = 0.0
-        super().__init__(call, self._numbers, operators_only=True)
-        self._rounded = iter(())
-        for position, tensor in zip(self.trace.inputs, input_tensors(call), strict=True):
-            self._values[position].kept = self._numbers(tensor)
+        super().__init__(call, self._numbers, kinds=[Operator])
 
     def operator(self, call: OperatorCall) -> Any:
+        """See :class:`Recorder`."""
         if CLOCK.thread_time() > self._deadline:
-            self._stop("time")
-        if self._is_idle:
+            self.too_much = self.too_much or "time"
+        if self._is_paused or self.too_much:
             return call.run()
-        first, self._rounded, self._noise = len(self._events), None, 0.0
-        with self._own_work():
-            operands = refs_in(self._described((call.args, call.kwargs)))
-            if any(self._values[each].kept is not None for each in operands):
-                self._rounded = iter(_in_float32(call))
-        is_followed = self._rounded is not None
+        positions = [self._positions[each] for each in call.operands if each in self._positions]
+        is_followed = self._is_followed = any(self._values[each].kept is not None for each in positions)
+        self._rounded, self._noise = iter(_in_float32(call) if is_followed else ()), 0.0
+        index = len(self._events)
         result = super().operator(call)
         if is_followed and self._events is self.trace.events:
-            self._record_steps(call, result, first)
+            self._record_steps(call, result, index)
         return result
 
     def _record_steps(self, call: OperatorCall, result: Any, index: int) -> None:
@@ -231,20 +229,17 @@ class _NumbersRecorder(Recorder):
             decompose(*call.args, **call.kwargs)
         self.steps[index], self._events = [event for event in self._events if isinstance(event, Operator)], events
 
-    def _numbers(self, tensor: torch.Tensor) -> _Numbers | None:
-        if self._rounded is None:
+    def _numbers(self, tensor: torch.Tensor, role: Role) -> _Numbers | None:
+        if role is not Role.INPUT and not (role is Role.RESULT and self._is_followed):
             return None
         self._bytes += tensor.numel() * tensor.itemsize
         if self._bytes > _MOST_BYTES:
-            self._stop("memory")
+            self.too_much = "memory"
             return None
         rounded = next(self._rounded, None)
         # What is in the memory that a result is written to is as far from its rounding.
         self._noise = self._noise if rounded is None else _distance(rounded, tensor)
         return tensor.detach().clone(memory_format=torch.contiguous_format), self._noise
-
-    def _stop(self, too_much: str) -> None:
-        self.too_much, self.trace.is_complete = self.too_much or too_much, False
 
 
 def _is_equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:

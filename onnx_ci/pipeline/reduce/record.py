@@ -18,33 +18,33 @@ from onnx_ci.pipeline.model.call import input_tensors, with_inputs
 from onnx_ci.pipeline.model.module import weights_of
 from onnx_ci.pipeline.model.operators import tensor_leaves
 from onnx_ci.pipeline.model.places import CallPlaces
+from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.running import force_eager, in_small_operators, run_tree
-from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.reduce.program import FunctionCall, Name, Operand, Program, Size, is_in_place, is_random
 
 
-def record(prepared: Prepared, probe: Probe) -> Program:
+def record(model: RecipeModel, probe: Probe) -> Program:
     """What the model calls on the inputs of ``probe``.
 
     What cannot be written down, such as a result of compiled code or of numpy, becomes an input of the program.
     """
-    call = with_inputs(prepared.fresh(), probe.inputs)
+    call = with_inputs(model.fresh(), probe.inputs)
     recorder = _Recorder(call.model)
     with force_eager(), in_small_operators():
         for tensor in input_tensors(call):
             recorder.name_of(tensor)
         with recorder:
-            result = run_tree(call, seed=prepared.recipe.seed)
+            result = run_tree(call, seed=model.recipe.seed)
     outputs = (recorder.names.get(tensor) for tensor in tensor_leaves(result))
     return Program(operands=recorder.operands, calls=tuple(recorder.calls), outputs=tuple(filter(None, outputs)))
 
 
-def record_dynamic(prepared: Prepared, probe: Probe) -> Program | None:
-    """What the model calls on the inputs of ``probe``, to be exported with the sizes of the example.
+def record_dynamic(model: RecipeModel, probe: Probe, example: Probe) -> Program | None:
+    """What the model calls on the inputs of ``probe``, to be exported with the sizes of ``example``.
 
     ``None`` if it calls other functions on the example, or a number that differs there follows from no size.
     """
-    program, at_export = record(prepared, probe), record(prepared, prepared.example)
+    program, at_export = record(model, probe), record(model, example)
     has_same_functions = [call.function for call in program.calls] == [call.function for call in at_export.calls]
     if not has_same_functions or program.operands.keys() != at_export.operands.keys():
         return None

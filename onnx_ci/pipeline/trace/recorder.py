@@ -13,7 +13,7 @@ import contextlib
 import dis
 import math
 import sys
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from dataclasses import replace
 from types import CodeType, FrameType
 from typing import Any, Self
@@ -31,6 +31,7 @@ from onnx_ci.pipeline.model.operators import Intervention, OperatorCall, tensor_
 from onnx_ci.pipeline.model.places import calls_module
 from onnx_ci.pipeline.model.running import force_eager, in_small_operators, run_tree
 from onnx_ci.pipeline.trace import tracked_numbers
+from onnx_ci.pipeline.trace.received import Kind, Received, numbers_in, with_numbers
 from onnx_ci.pipeline.trace.trace import (
     NOWHERE,
     AttributeSet,
@@ -46,6 +47,8 @@ from onnx_ci.pipeline.trace.trace import (
     Role,
     Trace,
     Value,
+    is_in_place,
+    is_random,
     refs_in,
 )
 from onnx_ci.pipeline.trace.tracked_numbers import plain_number, reporting_to, tracked, tracked_conversions
@@ -55,11 +58,13 @@ MOST_EVENTS = 10**5
 MOST_KEPT = 2**16
 """How many elements a tensor has at most whose numbers are kept."""
 
-Keep = Callable[[torch.Tensor], Any]
-"""What a trace keeps of the numbers of a value."""
+Keep = Callable[[torch.Tensor, Role], Any]
+"""What a trace keeps of the numbers of a value with a role."""
+Answers = Callable[[Received], Any]
+"""What the code gets in place of what it would get, of the same kind; of a write, whether it takes place."""
 
 
-def keep_indices(tensor: torch.Tensor) -> torch.Tensor | None:
+def keep_indices(tensor: torch.Tensor, role: Role) -> torch.Tensor | None:
     """A copy of a single number, or of integers that are not too many: they may be indices."""
     is_index = not (tensor.is_floating_point() or tensor.is_complex()) and tensor.numel() <= MOST_KEPT
     is_kept = tensor.layout is torch.strided and (is_index or tensor.numel() == 1)
@@ -73,6 +78,8 @@ class Tracer:
         self._copies = copies
         self._converting: dict[int, dict[str, Any]] = {}
         """The namespaces of functions that convert sizes or tensors by ``int``, ``float`` or ``len``, by their ids."""
+        self.must_repeat = False
+        """Whether the last run has shown another of them, so that it is not recorded how its numbers are converted."""
 
     def trace(self, inputs: Sequence[torch.Tensor]) -> Trace:
         """A run on ``inputs``; whatever the model raises means that it rejects them.
@@ -83,9 +90,8 @@ class Tracer:
             self._copies.try_on_cpu(inputs)
         except PrepareError:
             return Trace(is_accepted=False)
-        namespaces = len(self._converting)
         trace, _ = self.record(self._copies.running(inputs))
-        return trace if len(self._converting) == namespaces else self.record(self._copies.running(inputs))[0]
+        return self.record(self._copies.running(inputs))[0] if self.must_repeat else trace
 
     def record(self, call: Call, *, seed: int = 0) -> tuple[Trace, Any]:
         """Run a call once. What it returns comes with the trace, and is ``None`` if it raises."""
@@ -96,6 +102,7 @@ class Tracer:
                 stack.enter_context(context)
             result = run_tree(call, seed=seed)
             recorder.returned(result)
+        self.must_repeat = not recorder.converting.keys() <= self._converting.keys()
         self._converting |= recorder.converting
         return recorder.trace, result
 
@@ -106,11 +113,20 @@ class Recorder:
     Args:
         call: the call that runs meanwhile.
         keep: what the trace keeps of the numbers of each value.
-        operators_only: whether nothing else is recorded. The code of the model then runs as it does without a recorder.
+        answers: what is asked for all that the code gets; ``None`` if the code gets what torch gives.
+        kinds: which calls are recorded. Without functions, the code of the model runs as it does without a recorder, and what
+            Python reads is not recorded either. Without operators, a tensor is one value however often it is written to.
     """
 
-    def __init__(self, call: Call, keep: Keep = keep_indices, *, operators_only: bool = False) -> None:
-        self._keep, self._operators_only, self._operators = keep, operators_only, _Operators(self)
+    def __init__(
+        self,
+        call: Call,
+        keep: Keep = keep_indices,
+        *,
+        answers: Answers | None = None,
+        kinds: Collection[type[Event]] = (FunctionCall, Operator),
+    ) -> None:
+        self._keep, self._answers, self._kinds, self._operators = keep, answers, kinds, _Operators(self)
         self._events: list[Event] = []
         self._values: list[Value] = []
         # Weak, so that recording a run needs little more memory than the run.
@@ -133,14 +149,15 @@ class Recorder:
         for name, weight in named_weights_of(call.model).items():
             if weight not in self._positions:
                 self._add(weight, Role.WEIGHT, name=name)
-            if weight.layout is torch.strided:
-                self._weights.setdefault(_address(weight), weight)
+            if (address := _address(weight)) is not None:
+                self._weights.setdefault(address, weight)
 
     def __enter__(self) -> Self:
-        if not self._operators_only:
+        if FunctionCall in self._kinds:
             for context in (_attributes_reported_to(self), reporting_to(self), _Functions(self)):
                 self._modes.enter_context(context)
-        self._modes.enter_context(self._operators)
+        if Operator in self._kinds:
+            self._modes.enter_context(self._operators)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -152,17 +169,18 @@ class Recorder:
         self.trace.outputs = tuple(self._positions.get(tensor) for tensor in tensor_leaves(result))
 
     def _note(self, event: Event) -> None:
-        if self.trace.is_complete:
+        if self._has_room():
             self._events.append(event)
-            self.trace.is_complete = len(self._events) < MOST_EVENTS
 
-    @property
-    def _is_idle(self) -> bool:
-        return self._is_paused or not self.trace.is_complete
+    def _has_room(self) -> bool:
+        """Whether the trace takes more events; if not, it is no longer complete."""
+        has_room = len(self._events) < MOST_EVENTS
+        self.trace.is_complete = self.trace.is_complete and has_room
+        return has_room
 
     @contextlib.contextmanager
     def _own_work(self) -> Iterator[None]:
-        """What the recorder itself does is not recorded. A class of tensors can refuse it: then the trace ends."""
+        """What the recorder itself does is not recorded. A class of tensors can refuse it: then an event is missing."""
         self._is_paused, before = True, self._is_paused
         try:
             yield
@@ -173,16 +191,29 @@ class Recorder:
 
     # --- values
 
+    @property
+    def namespaces(self) -> dict[int, dict[str, Any]]:
+        """The namespaces of the functions in which something happened, by their ids."""
+        return self._places.namespaces
+
     def _add(self, tensor: torch.Tensor, role: Role, *, name: str = "", shown: torch.Tensor | None = None) -> int:
         """A new value for a tensor; ``shown`` is the tensor in whose memory it is."""
         position = memory = len(self._values)
         if shown is not None:
             memory = self._values[self._positions[shown]].memory
             self._sharing.setdefault(memory, WeakIdKeyDictionary()).update({shown: True, tensor: True})
-        kept = self._keep(tensor)
-        stride = tensor.stride() if tensor.layout is torch.strided else None
-        shape = tuple(map(int, tensor.shape))
-        self._values.append(Value(role, shape, tensor.dtype, stride=stride, name=name, memory=memory, kept=kept))
+        is_plain = _address(tensor) is not None
+        self._values.append(
+            Value(
+                role,
+                shape=() if tensor.is_nested else tuple(map(int, tensor.shape)),
+                dtype=tensor.dtype,
+                stride=tensor.stride() if is_plain else None,
+                name=name,
+                memory=memory,
+                kept=self._keep(tensor, role) if is_plain else None,
+            )
+        )
         self._positions[tensor] = position
         return position
 
@@ -191,8 +222,8 @@ class Recorder:
         position = self._positions.get(tensor)
         if position is not None:
             return position
-        shown = self._weights.get(_address(tensor)) if tensor.layout is torch.strided else None
-        return self._add(tensor, Role.CONSTANT, shown=shown)
+        address = _address(tensor)
+        return self._add(tensor, Role.CONSTANT, shown=None if address is None else self._weights.get(address))
 
     def _described(self, value: Any) -> Any:
         """Arguments or results with each tensor as a reference, and each tracked number as a plain one."""
@@ -208,34 +239,39 @@ class Recorder:
             return slice(*map(self._described, (value.start, value.stop, value.step)))
         return value if (number := plain_number(value)) is None else number
 
+    def _described_arguments(self, args: Any, kwargs: Any) -> tuple[Any, Any, Place] | None:
+        """What a call gets and where it is, before it writes to anything; ``None`` if a tensor cannot be described."""
+        with self._own_work():
+            return self._described(args), self._described(kwargs), self._places.now()
+        return None
+
     # --- operators
 
     def operator(self, call: OperatorCall) -> Any:
         """Call an operator, and record it."""
-        if self._is_idle:
+        if self._is_paused or not self._has_room():
             return call.run()
-        with self._own_work():
-            described, place = self._described_call(call), self._places.now()
+        arguments = self._described_arguments(call.args, call.kwargs)
         result = call.run()
         with self._own_work():
             written = self._overwritten(call.written)
             shown = next(iter(call.operands), None) if call.is_view else None
+            role = Role.RESULT if call.operands else Role.CREATED
             results = []
             for tensor in [result] if isinstance(result, torch.Tensor) else tensor_leaves(result):
                 position = self._positions.get(tensor)
-                results.append(self._add(tensor, Role.RESULT, shown=shown) if position is None else position)
+                results.append(self._add(tensor, role, shown=shown) if position is None else position)
                 self.trace.elements += tensor.numel()
-            self._note(Operator(described, tuple(results), written, place))
+            if arguments is not None:
+                args, kwargs, place = arguments
+                self._note(Operator(replace(call, args=args, kwargs=kwargs), tuple(results), written, place))
         return result
 
     def higher_order(self, call: OperatorCall) -> None:
         """Record an operator that takes functions; the operators that these call follow."""
-        if not self._is_idle:
-            with self._own_work():
-                self._note(Operator(self._described_call(call), (), place=self._places.now()))
-
-    def _described_call(self, call: OperatorCall) -> OperatorCall:
-        return replace(call, args=self._described(call.args), kwargs=self._described(call.kwargs))
+        if not self._is_paused and (arguments := self._described_arguments(call.args, call.kwargs)) is not None:
+            args, kwargs, place = arguments
+            self._note(Operator(replace(call, args=args, kwargs=kwargs), (), place=place))
 
     def _overwritten(self, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
         """New values for tensors that were written to, and for the others in the same memory."""
@@ -251,23 +287,51 @@ class Recorder:
     # --- functions
 
     def function(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        """Call a function of torch, and record it if it makes tensors or writes to one."""
-        if self._is_idle:
+        """Call a function of torch, or do what is answered, and record it if it makes tensors or writes to one."""
+        if self._is_paused or not self._has_room():
             return func(*args, **kwargs)
-        with self._own_work():
-            described, described_keywords = self._described(args), self._described(kwargs)
+        if self._answers is None or name in _WITHOUT_ANSWERS:
+            return self._called(func, name, args, kwargs)
+        is_written = bool(args) and isinstance(args[0], torch.Tensor) and is_in_place(name)
+        function = torch.overrides.resolve_name(func) or name
+        if is_written and not self._answered(Kind.WRITE, True, function):
+            return None if name == "__setitem__" else args[0]
+        numbers = numbers_in((args, kwargs))
+        if numbers and (others := self._answered(Kind.ARGUMENTS, numbers, function)) is not numbers:
+            args, kwargs = with_numbers((args, kwargs), others)
+        result = self._called(func, name, args, kwargs)
+        if isinstance(result, torch.Tensor):
+            is_constant = not is_random(name) and not tensor_leaves((args, kwargs))
+            return self._answered(Kind.CONSTANT, result, function) if is_constant else result
+        if type(result) in (tuple, list) and result and all(isinstance(each, torch.Tensor) for each in result):
+            return result[: self._answered(Kind.COUNT, len(result), function)]
+        return result
+
+    def _called(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        arguments = self._described_arguments(args, kwargs)
         result = func(*args, **kwargs)
         is_tensor = isinstance(result, torch.Tensor)
-        if is_tensor or (isinstance(result, (tuple, list)) and tensor_leaves(result)) or is_in_place(name):
+        is_noted = is_tensor or (isinstance(result, (tuple, list)) and tensor_leaves(result)) or is_in_place(name)
+        if is_noted and arguments is not None:
             with self._own_work():
-                is_boolean = is_tensor and result.dtype is torch.bool
-                comparison = _comparison(name, [*args, *kwargs.values()]) if is_boolean else None
-                described_result, place = self._described(result), self._places.now()
-                self._note(FunctionCall(func, described, described_keywords, described_result, comparison, place))
+                role = Role.RESULT if tensor_leaves((args, kwargs)) else Role.CREATED
+                for tensor in tensor_leaves(result):
+                    if tensor not in self._positions:  # operators are not recorded, or not those in compiled code
+                        self._add(tensor, role)
+                comparison = None
+                if is_tensor and result.dtype is torch.bool and _address(result) is not None:
+                    comparison = _comparison(name, [*args, *kwargs.values()])
+                described, described_keywords, place = arguments
+                self._note(FunctionCall(func, described, described_keywords, self._described(result), comparison, place))
         return result
+
+    def _answered(self, kind: Kind, value: Any, function: str = "") -> Any:
+        """What the code gets in place of a value."""
+        return value if self._answers is None else self._answers(Received(kind, value, function, self._places.now()))
 
     def tested(self, outcome: bool, args: Sequence[Any]) -> bool:
         """Record what a test of tensors has just decided."""
+        outcome = self._answered(Kind.DECISION, outcome)
         with self._own_work():
             tested = tuple(each for each in refs_in(self._described(args)) if self._values[each].dtype is torch.bool)
             comparison = _comparison("", args)
@@ -278,7 +342,7 @@ class Recorder:
 
     def compared(self, outcome: bool, gap: float, total: float, *, by_sizes: bool) -> bool:
         """Record what a tracked number has just decided."""
-        comparison = Comparison((_finite(gap),), _finite(total))
+        outcome, comparison = self._answered(Kind.DECISION, outcome), Comparison((_finite(gap),), _finite(total))
         self._note(Decision(outcome, comparison, by_sizes=by_sizes, place=self._places.now()))
         return outcome
 
@@ -290,6 +354,7 @@ class Recorder:
 
     def read(self, value: Any, function: str) -> Any:
         """Record a number that Python reads."""
+        value = self._answered(Kind.NUMBER, value, function)
         self._note(NumberRead(value, function, self._places.now()))
         return value
 
@@ -298,30 +363,37 @@ class Recorder:
         self._note(AttributeSet(self._places.name_of(module), name, self._places.now()))
 
 
-def _address(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _address(tensor: torch.Tensor) -> int | None:
+    """Where the numbers of a tensor are in memory; ``None`` if they are not in one place, or not its own."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return None
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except RuntimeError:  # one that torch.func wraps
+        return None
 
 
-class _Operators(Intervention):  # type: ignore[no-untyped-call]
+class _Operators(Intervention):
     """Records the operators."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self._recorder = recorder
 
-    def before(self, call: OperatorCall) -> OperatorCall:
-        if call.is_higher_order:
-            self._recorder.higher_order(call)
-        return call
-
     def run(self, call: OperatorCall) -> Any:
         return self._recorder.operator(call)
+
+    def run_higher_order(self, call: OperatorCall) -> Any:
+        self._recorder.higher_order(call)
+        return call.run()
 
 
 _TESTS = frozenset({"__bool__", "item", "is_nonzero", "equal", "allclose", "__contains__"})
 _SIZES = frozenset({"size", "numel", "nelement"})
 _VALUES = frozenset({"item", "tolist"})
 _CONVERTERS = frozenset({"__int__", "__float__", "__len__", "__index__"})
+_WITHOUT_ANSWERS = _TESTS | _SIZES | _VALUES | _CONVERTERS | {"__get__", "__set__", "dim", "stride", "storage_offset"}
+"""Functions that take no numbers and make no tensors, or are asked about when they have returned."""
 
 
 class _Functions(TorchFunctionMode):
@@ -368,16 +440,6 @@ def _attributes_reported_to(recorder: Recorder) -> Iterator[None]:
         yield
     finally:
         torch.nn.Module.__setattr__ = as_usual  # type: ignore[method-assign]
-
-
-_NOT_IN_PLACE = frozenset({"__invert__", "__index__", "__int__", "__iter__"})
-"""Methods whose names look like ``__iadd__`` by chance."""
-
-
-def is_in_place(name: str) -> bool:
-    """Whether a function of torch with this name changes its first argument: ``add_``, ``__iadd__``, ``__setitem__``."""
-    is_operator = name.startswith("__i") and name not in _NOT_IN_PLACE
-    return is_operator or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
 
 
 # --- what decides -----------------------------------------------------------------------------------------------------
@@ -427,6 +489,8 @@ class _Places:
         self._names: dict[int, str] = {id(module): name for name, module in reversed([*model.named_modules()])}
         self._places: dict[tuple[object, ...], Place] = {}
         """Each place once."""
+        self.namespaces: dict[int, dict[str, Any]] = {}
+        """Those of the functions that are innermost at a place, by their ids."""
 
     def name_of(self, module: object) -> str:
         """The path of a module; empty for one that is not in the model."""
@@ -444,12 +508,14 @@ class _Places:
         frame: FrameType | None = sys._getframe(1)
         key: list[object] = []
         frames: list[tuple[CodeType, int]] = []
+        namespace: dict[str, Any] = {}
         module: str | None = None
         is_in_torch = False
         while frame is not None and frame.f_code is not run_tree.__code__:
             code = frame.f_code
             if owner_of(code.co_filename) is not Owner.TOOLCHAIN:
                 offset = frame.f_lasti
+                namespace = namespace if frames else frame.f_globals
                 frames.append((code, offset))
                 key += (id(code), offset)
             elif code.co_filename not in _WRAPPERS:
@@ -462,6 +528,7 @@ class _Places:
         name = module or ""
         identity = (name, is_in_torch, *key)
         if identity not in self._places:
+            self.namespaces[id(namespace)] = namespace
             self._places[identity] = Place(tuple(Frame(*each) for each in map(_in_each_run, frames)), name, is_in_torch)
         return self._places[identity]
 

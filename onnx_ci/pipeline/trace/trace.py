@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, NamedTuple, TypeVar
@@ -45,6 +45,11 @@ class Place:
     """Whether torch's own code gets what happens, in a call of the innermost frame."""
 
     @functools.cached_property
+    def line(self) -> tuple[str, int]:
+        """The file and the number of the line of the innermost call."""
+        return (self.frames[0].code.co_filename, self.frames[0].line) if self.frames else ("", 0)
+
+    @functools.cached_property
     def source(self) -> SourceLine | None:
         """The innermost line of the user's code, or of a library's if there is none."""
         return innermost((frame.code.co_filename, frame.line) for frame in self.frames)
@@ -68,7 +73,9 @@ class Role(enum.Enum):
     WEIGHT = "weight"
     """A parameter or a buffer."""
     CONSTANT = "constant"
-    """Any other tensor that no recorded call computes."""
+    """Any other tensor that no recorded call makes."""
+    CREATED = "created"
+    """Made by a call of no other tensor, such as ``torch.ones``."""
     RESULT = "result"
 
 
@@ -157,6 +164,22 @@ class FunctionCall:
     """For a boolean result, what it was computed from."""
     place: Place = NOWHERE
 
+    @property
+    def name(self) -> str:
+        """The name of the function alone: ``add_``."""
+        return getattr(self.function, "__name__", "")
+
+    @property
+    def qualified_name(self) -> str:
+        """The name under which torch lets it be called: ``torch.Tensor.add_``; that of the function if it has none."""
+        return torch.overrides.resolve_name(self.function) or self.name
+
+    @property
+    def written(self) -> Ref | None:
+        """The first argument, if the function works in place."""
+        is_written = is_in_place(self.name) and self.args and isinstance(self.args[0], Ref)
+        return self.args[0] if is_written else None
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -215,6 +238,36 @@ class Trace:
     def of_kind(self, kind: type[EventT]) -> Iterator[EventT]:
         """The events of a kind, in order."""
         return (event for event in self.events if type(event) is kind)
+
+
+# --- calls of functions -------------------------------------------------------------------------------------------------
+
+_NOT_IN_PLACE = frozenset({"__invert__", "__index__", "__int__", "__iter__"})
+"""Methods whose names look like ``__iadd__`` by chance."""
+_RANDOM = ("rand", "bernoulli", "dropout", "multinomial", "normal_", "poisson_", "uniform_")
+"""Parts of the names of random functions, each with or without the underscore of those that work in place."""
+
+
+def is_in_place(name: str) -> bool:
+    """Whether a function of torch with this name changes its first argument: ``add_``, ``__iadd__``, ``__setitem__``."""
+    is_operator = name.startswith("__i") and name not in _NOT_IN_PLACE
+    return is_operator or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+
+
+def is_random(name: str) -> bool:
+    """Whether the results of a function of torch with this name are random."""
+    return any(part in f"{name}_" for part in _RANDOM)
+
+
+def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """A nested argument with each leaf replaced; a ``torch.Size`` becomes a tuple."""
+    if isinstance(value, slice):
+        return slice(*(mapped(each, leaf) for each in (value.start, value.stop, value.step)))
+    if isinstance(value, dict):
+        return {key: mapped(each, leaf) for key, each in value.items()}
+    if type(value) in (tuple, list, torch.Size):
+        return (list if type(value) is list else tuple)(mapped(each, leaf) for each in value)
+    return leaf(value)
 
 
 def refs_in(arguments: Any) -> Iterator[int]:
