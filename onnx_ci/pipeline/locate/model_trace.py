@@ -188,7 +188,7 @@ def trace_model(model: RecipeModel, probe: Probe, deadline: float) -> ModelTrace
 class _NumbersRecorder(Recorder):
     """Also keeps the numbers of what depends on the inputs, and the steps of larger operators.
 
-    What an operator computes in float32 is not told later: its weights may be freed after it, as those of a large model are.
+    An operator runs in float32 as soon as it is called, because the operands of a large model are freed after it.
     """
 
     def __init__(self, call: Call, deadline: float) -> None:

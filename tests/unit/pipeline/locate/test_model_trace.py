@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import math
+from types import SimpleNamespace
+
+import pytest
 import torch
 
-from onnx_ci.pipeline.locate.model_trace import ModelTrace
+from onnx_ci.pipeline.locate.model_trace import ModelTrace, TooLargeError, trace_model
+from onnx_ci.pipeline.model.call import Call
 from onnx_ci.pipeline.model.operators import OperatorCall
+from onnx_ci.pipeline.model.running import run
 from onnx_ci.pipeline.trace.trace import NOWHERE, Frame, Operator, Place, Ref, Role, Trace, Value
 
 aten = torch.ops.aten
@@ -89,3 +96,42 @@ def test_outputs_are_known_by_their_numbers_and_belong_to_the_models_code():
         called(aten.clone.default, Ref(2), results=(3,)),
     ]
     assert model_trace(values, events, outputs=[-X, X.float(), X + 9]).outputs == [2, 0, None]
+
+
+# --- recording it
+
+
+class Attention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.eye(2))
+
+    def forward(self, x):
+        scores = x @ self.weight.t()
+        return scores.softmax(-1), (x > 0).sum()
+
+
+def recorded(deadline=math.inf):
+    call = Call(model=Attention(), args=(X.float(),), kwargs={})
+    model = SimpleNamespace(pristine=call, fresh=lambda: copy.deepcopy(call))
+    return trace_model(model, SimpleNamespace(inputs=call.args, reference=SimpleNamespace(own=run(call))), deadline)
+
+
+def test_values_are_in_float64_with_the_noise_of_float32():
+    trace = recorded()
+    names = [each.name for each in trace.operators if not each.is_part]
+    assert names[:4] == ["aten.mm", "aten._softmax", "aten.gt", "aten.sum"]
+    assert any(each.is_part for each in trace.operators)
+    product, (softmax, count) = trace.operators[0], trace.outputs
+    assert (product.inputs, product.place.source.text) == ((0,), "scores = x @ self.weight.t()")
+    assert torch.equal(trace.values[product.outputs[0]].tensor, X)
+    assert 1e-8 < trace.values[softmax].noise < 1e-6
+    assert (trace.values[count].tensor.item(), trace.values[count].noise) == (3, 0.0)
+
+
+def test_a_trace_ends_where_it_takes_too_much(monkeypatch):
+    with pytest.raises(TooLargeError, match="too much time"):
+        recorded(deadline=-math.inf)
+    monkeypatch.setattr("onnx_ci.pipeline.locate.model_trace._MOST_BYTES", 64)
+    with pytest.raises(TooLargeError, match="too much memory"):
+        recorded()
