@@ -126,7 +126,7 @@ class Recorder:
         answers: Answers | None = None,
         kinds: Collection[type[Event]] = (FunctionCall, Operator),
     ) -> None:
-        self._keep, self._answers, self._kinds = keep, answers, kinds
+        self._keep, self._answers, self._kinds, self._operators = keep, answers, kinds, _Operators(self)
         self._events: list[Event] = []
         self._values: list[Value] = []
         # Weak, so that recording a run needs little more memory than the run.
@@ -157,7 +157,7 @@ class Recorder:
             for context in (_attributes_reported_to(self), reporting_to(self), _Functions(self)):
                 self._modes.enter_context(context)
         if Operator in self._kinds:
-            self._modes.enter_context(_Operators(self))
+            self._modes.enter_context(self._operators)
         return self
 
     def __exit__(self, *exception: object) -> None:
