@@ -298,9 +298,12 @@ class Recorder:
         if is_tensor or (isinstance(result, (tuple, list)) and tensor_leaves(result)) or is_in_place(name):
             with self._own_work():
                 if not self._has_operators:
-                    self._add_results(result, is_created=not tensor_leaves((args, kwargs)))
-                is_boolean = is_tensor and result.dtype is torch.bool
-                comparison = self._comparison(name, [*args, *kwargs.values()]) if is_boolean else None
+                    is_created = next(refs_in((described, described_keywords)), None) is None
+                    for tensor in [result] if is_tensor else tensor_leaves(result):
+                        if tensor not in self._positions:
+                            self._add(tensor, Role.RESULT, is_created=is_created)
+                is_compared = self._has_operators and is_tensor and result.dtype is torch.bool
+                comparison = _comparison(name, [*args, *kwargs.values()]) if is_compared else None
                 described_result, place = self._described(result), self._places.now()
                 self._note(FunctionCall(func, described, described_keywords, described_result, comparison, place))
         return result
@@ -309,20 +312,12 @@ class Recorder:
         """What the code gets in place of a value."""
         return value if self._answers is None else self._answers(Received(kind, value, function, self._places.now()))
 
-    def _add_results(self, result: Any, *, is_created: bool) -> None:
-        for tensor in tensor_leaves(result):
-            if tensor not in self._positions:
-                self._add(tensor, Role.RESULT, is_created=is_created)
-
-    def _comparison(self, name: str, args: Sequence[Any]) -> Comparison | None:
-        return _comparison(name, args) if self._has_operators else None
-
     def tested(self, outcome: bool, args: Sequence[Any]) -> bool:
         """Record what a test of tensors has just decided."""
         outcome = self._answered(Kind.DECISION, outcome)
         with self._own_work():
             tested = tuple(each for each in refs_in(self._described(args)) if self._values[each].dtype is torch.bool)
-            comparison = self._comparison("", args) or Comparison((), 0.0)
+            comparison = _comparison("", args) if self._has_operators else Comparison((), 0.0)
             if len(args) == 1 and not tested:  # of one number, whether it is zero
                 comparison = comparison._replace(gaps=(comparison.total,))
             self._note(Decision(outcome, comparison, tested, place=self._places.now()))

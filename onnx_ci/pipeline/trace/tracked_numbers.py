@@ -1,8 +1,6 @@
 """Numbers that report what they are compared with. A model gets them in place of the sizes and values of its tensors.
 
-What listens to them can also answer: a comparison gives what it returns, and so does a conversion. So a run can be observed
-(:mod:`~onnx_ci.pipeline.inputs.decisions`), or repeated with the answers of another one
-(:mod:`~onnx_ci.pipeline.locate.frozen_lines`).
+What listens to them can also answer: a comparison gives what it returns, and so does a conversion.
 
 Python does not ask an integer on the right of a float, so ``0.5 * x.shape[0]`` is a plain number.
 """
@@ -18,7 +16,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 
@@ -283,53 +280,3 @@ def tracked_conversions(namespaces: Collection[dict[str, Any]]) -> Iterator[None
     finally:
         for namespace, name, _ in added:
             del namespace[name]
-
-
-# --- handing them out -------------------------------------------------------------------------------------------------
-
-_TESTS = frozenset({"__bool__", "item", "is_nonzero", "equal", "allclose", "__contains__"})
-_SIZES = frozenset({"size", "numel", "nelement"})
-_VALUES = frozenset({"item", "tolist"})
-_CONVERTERS = frozenset({"__int__", "__float__", "__len__", "__index__"})
-
-
-class NumbersMode(TorchFunctionMode):
-    """Hands out the sizes and the single values of tensors as tracked numbers. Derived classes are listeners, too."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        if name == "__format__" and not args[0].dim():  # torch's reads the number where no mode sees it
-            return format(self.converted(args[0].item(), "format"), *args[1:])
-        result = self.call(func, name, args, kwargs or {})
-        if isinstance(result, torch.Tensor):
-            return result
-        if isinstance(result, torch.Size):
-            return torch.Size([tracked(size, by_sizes=True) for size in result])
-        if type(result) is bool and name in _TESTS:
-            return self.tested(result, args)
-        if name in _CONVERTERS:
-            return self.converted(result, name.strip("_"))
-        if name in _SIZES | _VALUES:
-            return self._handed_out(result, name)
-        return result
-
-    def _handed_out(self, value: Any, name: str) -> Any:
-        if isinstance(value, list):
-            return [self._handed_out(each, name) for each in value]
-        return tracked(self.read(value, name), by_sizes=name in _SIZES)
-
-    def call(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        """Call a function of torch."""
-        return func(*args, **kwargs)
-
-    def tested(self, outcome: bool, args: Any) -> bool:
-        """A function of torch has returned a boolean. The code gets what this returns."""
-        return outcome
-
-    def read(self, value: Any, name: str) -> Any:
-        """A function of torch, called ``name``, has returned a number. The code gets what this returns."""
-        return value
-
-    def converted(self, value: Any, function: str) -> Any:
-        """See :class:`Listener`."""
-        return value
