@@ -33,8 +33,10 @@ from torch.onnx.verification import verify_onnx_program
 from onnx_ci.config.settings import find_root, load_settings
 from onnx_ci.engine import cell as cell_module
 from onnx_ci.engine.one_process import Engine
+from onnx_ci.engine.weights import first_weights
 from onnx_ci.matrix.plan import task_of
 from onnx_ci.opsets import default_exporter
+from onnx_ci.pipeline.prepare.prepare import prepare
 from onnx_ci.results.records import Cell, CellEvidence, Culprit, Severity
 
 
@@ -49,7 +51,7 @@ def study(name: str, options: argparse.Namespace) -> None:
     with Engine() as engine, mock.patch.object(cell_module, "export", planter):
         whole = sum(engine.run_cell(task).timings.values())
         assert planter.clean is not None
-        liveness = Liveness(planter.clean, planter.prepared)
+        liveness = Liveness(planter.clean, prepare(task, first_weights(task)).probes)
         faults = faults_of(planter.clean, random.Random(f"{options.seed} {name}"))[: options.faults]
 
         def judged(planted: list[Fault]) -> dict[str, Any] | None:
@@ -62,7 +64,7 @@ def study(name: str, options: argparse.Namespace) -> None:
                 return None
             line = _judged(planted, result, whole)
             if cell.exporter == "dynamo":
-                line["torch"] = _named_by_torch(planter.prepared.fresh(), faulty, planted, options.opset)
+                line["torch"] = _named_by_torch(planter.model.fresh(), faulty, planted, options.opset)
             return line
 
         waiting: list[Fault] = []

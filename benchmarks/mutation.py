@@ -39,9 +39,12 @@ import onnx_ci
 from onnx_ci.config.settings import find_root, load_settings
 from onnx_ci.engine import cell as cell_module
 from onnx_ci.engine.one_process import Engine
+from onnx_ci.engine.weights import first_weights
 from onnx_ci.matrix.plan import task_of
 from onnx_ci.opsets import default_exporter
 from onnx_ci.pipeline.export.exporter import Artifact, Export
+from onnx_ci.pipeline.inputs.probes import Probes
+from onnx_ci.pipeline.prepare.prepare import prepare
 from onnx_ci.results.records import Cell, Status
 from onnx_ci.results.verdict import decide
 
@@ -484,15 +487,15 @@ class Planter:
 
     def __init__(self) -> None:
         self._export = cell_module.export
-        self.prepared: Any = None
+        self.model: Any = None
         self.clean: onnx.ModelProto | None = None
         self.faulty: onnx.ModelProto | None = None
 
-    def __call__(self, prepared: Any, cell: Cell, path: Path) -> Export:
+    def __call__(self, model: Any, untaken_branches: Any, cell: Cell, path: Path) -> Export:
         """Has the signature of ``onnx_ci.pipeline.export.exporter.export``."""
         if self.faulty is None:
-            exported = self._export(prepared, cell, path)
-            self.prepared, self.clean = prepared, onnx.load(path)
+            exported = self._export(model, untaken_branches, cell, path)
+            self.model, self.clean = model, onnx.load(path)
             return exported
         path.write_bytes(self.faulty.SerializeToString())
         return Export(artifact=Artifact(path=path), findings=(), log="")
@@ -509,9 +512,9 @@ def _session(model: onnx.ModelProto, *, optimized: bool) -> onnxruntime.Inferenc
 class Liveness:
     """Whether a fault changes an output for some input. Optimizations are off: they could change the rounding elsewhere."""
 
-    def __init__(self, clean: onnx.ModelProto, prepared: Any) -> None:
+    def __init__(self, clean: onnx.ModelProto, probes: Probes) -> None:
         self._names = [value.name for value in clean.graph.input]
-        self._inputs = list(_inputs(prepared))
+        self._inputs = list(_inputs(probes))
         session = _session(clean, optimized=False)
         self._expected = [session.run(None, self._feeds(values)) for values in self._inputs]
 
@@ -534,11 +537,11 @@ class Liveness:
         return dict(zip(self._names, values, strict=True))
 
 
-def _inputs(prepared: Any) -> Iterator[list[numpy.ndarray]]:
+def _inputs(probes: Probes) -> Iterator[list[numpy.ndarray]]:
     """Random and shifted inputs at the example's sizes, and at every other size of the dynamic axes that the model accepts."""
     rng = numpy.random.default_rng(1)
-    example = prepared.probes[0].inputs
-    sizes = dict.fromkeys(tuple(tuple(tensor.shape) for tensor in probe.inputs) for probe in prepared.probes)
+    example = probes.example.inputs
+    sizes = dict.fromkeys(tuple(tuple(tensor.shape) for tensor in probe.inputs) for probe in probes.all)
     ways = ((1, 0), (1, 1), (3, -2), (0.1, 0), (30, 0))
     for position, shapes in enumerate(sizes):
         for spread, shift in ways if position == 0 else ways[2:3]:
@@ -612,7 +615,7 @@ def study(name: str, options: argparse.Namespace) -> None:
         if clean.status is not Status.PASSED or planter.clean is None:
             print(json.dumps({"clean": [each.message for each in clean.findings]}))
             return
-        rivals, liveness = Rivals(recipe, options.opset), Liveness(planter.clean, planter.prepared)
+        rivals, liveness = Rivals(recipe, options.opset), Liveness(planter.clean, prepare(task, first_weights(task)).probes)
         rejected_by = [rule for rule, found in rivals.judge(rivals.clean).items() if found]
         print(json.dumps({"drift": _worst(clean), "rejected_by": rejected_by}))
         faults = faults_of(planter.clean, random.Random(f"{options.seed} {name}"))[: options.faults]

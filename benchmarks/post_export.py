@@ -38,6 +38,7 @@ from onnx_ci.collection.post_export import BUILT_IN, passes_of
 from onnx_ci.config.settings import find_root, load_settings
 from onnx_ci.engine import cell as cell_module
 from onnx_ci.engine.one_process import Engine
+from onnx_ci.engine.weights import first_weights
 from onnx_ci.environment.versions import version_of
 from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.matrix.plan import CellTask, task_of
@@ -47,6 +48,7 @@ from onnx_ci.pipeline.inputs.random_values import random_like
 from onnx_ci.pipeline.model.tensors import as_array
 from onnx_ci.pipeline.post_export.apply import Applied
 from onnx_ci.pipeline.post_export.shipped_reference import ShippedReference
+from onnx_ci.pipeline.prepare.prepare import prepare
 from onnx_ci.results.records import Cell, Status
 from onnx_ci.results.verdict import decide
 
@@ -115,15 +117,14 @@ class Cache:
     def __init__(self) -> None:
         self._export, self._apply = cell_module.export, cell_module.apply_pass
         self._exported: bytes | None = None
-        self.prepared: Any = None
         self.made: onnx.ModelProto | None = None
         self.faulty: onnx.ModelProto | None = None
 
-    def export(self, prepared: Any, cell: Cell, path: Path) -> Export:
+    def export(self, model: Any, untaken_branches: Any, cell: Cell, path: Path) -> Export:
         """Has the signature of ``onnx_ci.pipeline.export.exporter.export``."""
         if self._exported is None:
-            exported = self._export(prepared, cell, path)
-            self.prepared, self._exported = prepared, path.read_bytes()
+            exported = self._export(model, untaken_branches, cell, path)
+            self._exported = path.read_bytes()
             return exported
         path.write_bytes(self._exported)
         return Export(artifact=Artifact(path=path), findings=(), log="")
@@ -152,11 +153,10 @@ class Size:
 
     def __init__(self, made: onnx.ModelProto, shipped: ShippedReference, *, is_static: bool) -> None:
         self._names = [value.name for value in made.graph.input]
-        prepared = shipped.prepared
-        usual = [probe.reference.noise for probe in prepared.probes if not probe.special]
+        usual = [probe.reference.noise for probe in shipped.probes.all if not probe.special]
         self._noise = [max(noises) for noises in zip(*usual, strict=True)]
         shapes = {
-            tuple(tuple(each.shape) for each in probe.inputs): probe.inputs for probe in prepared.probes if not probe.special
+            tuple(tuple(each.shape) for each in probe.inputs): probe.inputs for probe in shipped.probes.all if not probe.special
         }
         # What a file with calibrated ranges computes outside of them proves nothing, so it runs on the recipe's own inputs.
         ways = [lambda each: each] if is_static else [lambda each: random_like(each, 1), lambda each: random_like(each, 2)]
@@ -220,9 +220,10 @@ def faults_after(
     graph_pass: str, task: CellTask, engine: Any, cache: Cache, options: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     made, rng = cache.made, random.Random(f"{options.seed} {task.recipe.name} {graph_pass}")
-    shipped = ShippedReference.of(cache.prepared, task.passes, DriftLimit(default=SIZE))
+    prepared = prepare(task, first_weights(task))
+    shipped = ShippedReference.of(prepared.model, prepared.probes, task.passes, DriftLimit(default=SIZE))
     size = Size(made, shipped, is_static=task.passes[-1].is_static) if task.is_lossy else None
-    liveness = None if task.is_lossy else Liveness(made, cache.prepared)
+    liveness = None if task.is_lossy else Liveness(made, prepared.probes)
     faults = _alternating(low_precision_faults(made, rng) if task.is_lossy else [], faults_of(made, rng))
     for fault in faults[: options.faults]:
         try:

@@ -75,8 +75,8 @@ def measure(make: Callable[[], torch.nn.Module], runs: int) -> tuple[int, list[F
         assert not isinstance(signature, Finding), signature.message
         session = OnnxRuntime().load(path, "cpu")
         for _ in range(runs):
-            for probe in prepared.probes:
-                feeds = feeds_of(signature, prepared, probe)
+            for probe in prepared.probes.all:
+                feeds = feeds_of(signature, prepared.model.weights, probe)
                 seeds = torch.randint(1, 2**31 - 1, (len(probe.samples),), generator=generator).tolist()
                 drawn = [[*map(sample_of, session.run(feeds, seed=seed))] for seed in seeds]
                 count += 1

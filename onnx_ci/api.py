@@ -144,7 +144,8 @@ def export(
             after_failure.callback(shutil.rmtree, folder, ignore_errors=True)
             path = Path(folder, f"{recipe.name}.onnx")
         try:
-            exported = export_step(prepare(task), task.cell, Path(path))
+            prepared = prepare(task)
+            exported = export_step(prepared.model, prepared.untaken_branches, task.cell, Path(path))
         except PrepareError as error:
             raise RecipeError(f"{recipe.name}: {error.finding.message}") from None
         if exported.artifact is None:

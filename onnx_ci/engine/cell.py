@@ -161,8 +161,10 @@ class _Cell:
         with scratch_folder() as scratch:
             # After a lossy pass, the rounding of that pass is simulated instead.
             is_as_precise = self.task.is_lossy or artifact.path.is_dir()
-            lowered = prepared if is_as_precise else at_precision_of_file(prepared, artifact.path, scratch)
-            trial.add(self._judged(JudgedFile(path=artifact.path, complete=artifact.path), lowered, trial))
+            if not is_as_precise:
+                lowered = at_precision_of_file(prepared.model, prepared.probes, artifact.path, scratch)
+                prepared = replace(prepared, probes=lowered)
+            trial.add(self._judged(JudgedFile(path=artifact.path, complete=artifact.path), prepared, trial))
 
     def _judge_exports(self) -> None:
         """Export the model, with weights that reveal more faults than its own where there is a choice, and judge the files."""
@@ -174,7 +176,7 @@ class _Cell:
         evidence.findings += problems
         for each in to_export:
             self._try_export(evidence.new_trial(each))
-        if len(to_export) == 1 and prepared.has_probe_weights and wrong_numbers(evidence.trials[0].findings):
+        if len(to_export) == 1 and prepared.model.has_probe_weights and wrong_numbers(evidence.trials[0].findings):
             with self._after_verdict(evidence.complete("", "")):
                 evidence.trials[:0] = self._right_with_own_weights()  # the one with probe weights is the second
         if len(evidence.trials) == 2:
@@ -203,7 +205,8 @@ class _Cell:
                 log = ""
                 with self._searching(self.evidence.complete("", ""), trial):
                     deadline = CLOCK.thread_time() + self._seconds_to_locate()
-                    trial.findings, log = located_by_parts(trial.findings, trial.prepared, self.task.cell, deadline)
+                    model, probes = trial.prepared.model, trial.prepared.probes
+                    trial.findings, log = located_by_parts(trial.findings, model, probes, self.task.cell, deadline)
                 trial.logs.append(log)
             if file is not None and self.context.artifacts is not None:
                 _keep(file.path, self.context.artifacts / self.task.cell.recipe, self.evidence)
@@ -212,16 +215,16 @@ class _Cell:
         """Export, apply the cell's passes, and judge the last file, which is returned unless it could not be made."""
         prepared = trial.prepared
         with timed("export", self.evidence.timings):
-            exported = export(prepared, self.task.cell, path)
+            exported = export(prepared.model, prepared.untaken_branches, self.task.cell, path)
         trial.logs.append(exported.log)
         trial.findings += exported.findings
-        trial.inputs = prepared.inputs
+        trial.inputs = prepared.probes.inputs
         trial.observability = None if prepared.observability is None else prepared.observability.share
         if exported.artifact is None or self.task.passes:
             return exported.artifact and self._judge_after_passes(exported.artifact, trial)
         with skeleton(path) as readable:
             trial.add(self._judged(JudgedFile(path=readable, complete=path), prepared, trial))
-        is_usual = prepared.has_probe_weights and not wrong_numbers(trial.findings)  # no other file is compared with it
+        is_usual = prepared.model.has_probe_weights and not wrong_numbers(trial.findings)  # no other file is compared with it
         if self.task.cell.exporter == CUSTOM and trial.outputs and not is_usual:
             trial.written_weights = _digest(path)
         return exported.artifact
@@ -231,7 +234,8 @@ class _Cell:
         files = [exported]
         for number, graph_pass in enumerate(self.task.passes, start=1):
             with timed("post-export", self.evidence.timings):
-                feeds = functools.partial(calibration_feeds, files[-1].path, trial.prepared)
+                weights, probes = trial.prepared.model.weights, trial.prepared.probes
+                feeds = functools.partial(calibration_feeds, files[-1].path, weights, probes)
                 applied = apply_pass(graph_pass, files[-1], exported.path.parent / f"{exported.path.stem}-{number}", feeds)
             trial.logs.append(applied.log)
             trial.findings += [with_chain(each, self.task) for each in applied.findings]
@@ -257,7 +261,8 @@ class _Cell:
                     judgement.findings,
                     file.path,
                     judgement.signature,
-                    judgement.prepared,
+                    prepared.model,
+                    judgement.probes,
                     exporter=task.cell.exporter,
                     max_drift=task.drift_limit,
                     seconds=self._seconds_to_locate(),
@@ -269,8 +274,8 @@ class _Cell:
         fails_on_inputs = any(each.probe and each.severity is not Severity.NOTE for each in judgement.numbers)
         if self.context.failing_inputs is not None and fails_on_inputs:
             folder = self.context.failing_inputs / task.cell.recipe / task.cell.label.replace(":", "_")
-            inputs = {probe.name: probe.inputs for probe in prepared.one_kind_per_probe.probes}  # in the types of the model
-            save_failing(judgement.numbers, inputs, prepared.input_names, folder)
+            inputs = {probe.name: probe.inputs for probe in prepared.probes.one_kind_per_probe.all}  # in the types of the model
+            save_failing(judgement.numbers, inputs, prepared.model.signature.input_names, folder)
         return judgement
 
     # --- where a fault begins
@@ -308,7 +313,7 @@ class _Cell:
 def _keep(path: Path, folder: Path, evidence: Evidence) -> None:
     """Keep the file of the last trial; one with probe weights only if it breaks a rule that the other one does not."""
     *earlier, trial = evidence.trials
-    if not trial.prepared.has_probe_weights:
+    if not trial.prepared.model.has_probe_weights:
         remove_kept(folder / f"{path.stem}{PROBE_SUFFIX}.onnx")  # an earlier run may have kept it
         evidence.artifact = str(move(path, folder))
     elif not path.is_dir() and earlier and broken_rules(trial.findings) - broken_rules(evidence.findings + earlier[0].findings):

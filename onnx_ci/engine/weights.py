@@ -58,7 +58,7 @@ def recipes_to_export(
     Returns:
         The recipe with each kind of weights, and why one of them cannot be exported.
     """
-    if prepared.has_probe_weights and keeps_file:
+    if prepared.model.has_probe_weights and keeps_file:
         try:
             with_own_weights = shared.prepared(task, Weights.OWN, timings)
         except PrepareError as error:
@@ -69,14 +69,14 @@ def recipes_to_export(
     if _hides_modules(task, prepared):
         with contextlib.suppress(PrepareError, SkippedByRecipeError):
             probed = shared.prepared(task, Weights.PROBE, timings)
-            if probed.has_probe_weights:
+            if probed.model.has_probe_weights:
                 return [prepared, probed], []
     return [prepared], []
 
 
 def _hides_modules(task: CellTask, prepared: Prepared) -> bool:
     """Whether the model has trained weights with which some modules do not show, and probe weights may show them."""
-    is_trained = bool(prepared.pristine.loaded_with) if task.is_trained is None else task.is_trained
+    is_trained = bool(prepared.model.pristine.loaded_with) if task.is_trained is None else task.is_trained
     return is_trained and prepared.hides_modules
 
 

@@ -24,9 +24,10 @@ from onnx_ci.pipeline.contract import contract
 from onnx_ci.pipeline.contract.facts import facts_of
 from onnx_ci.pipeline.contract.requirements import check_requirements
 from onnx_ci.pipeline.contract.weights import compare_weights
+from onnx_ci.pipeline.inputs.probes import Probe, Probes
+from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.post_export.passes import ort_optimized
 from onnx_ci.pipeline.post_export.shipped_reference import ShippedReference
-from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.pipeline.run.runtime import Runtime
 from onnx_ci.processes.capture import timed
@@ -52,8 +53,8 @@ class JudgedFile:
 class Judgement:
     """What is known about a file."""
 
-    prepared: Prepared
-    """With what it was compared."""
+    probes: Probes
+    """With which it was compared."""
     signature: Signature | None
     """``None`` if the file cannot be read."""
     contract: tuple[Finding, ...]
@@ -86,8 +87,8 @@ def judge(
     signature = judgement.signature
     if signature is None or _has_errors(each for each in judgement.contract if each.rule in _UNMATCHED):
         return judgement
-    judgement = _judge_numbers(judgement, _Inference(file.path, signature, task, timings), runtimes)
-    numbers = with_equal_axes(judgement.numbers, signature, judgement.prepared)
+    judgement = _judge_numbers(judgement, _Inference(file.path, signature, task, shipped.model, timings), runtimes)
+    numbers = with_equal_axes(judgement.numbers, signature, shipped.model.signature, judgement.probes.all)
     axes = {(each.output, each.details["axis"]) for each in numbers if each.rule == "static-axis"}
     declared = [
         each for each in judgement.contract if each.rule != "static-axis" or (each.output, each.details["axis"]) not in axes
@@ -102,57 +103,59 @@ class _Inference:
     path: Path
     signature: Signature
     task: CellTask
+    model: RecipeModel
     timings: dict[str, float]
 
-    def run(self, runtime: Runtime, prepared: Prepared, device: str) -> RuntimeRun:
-        """What a runtime computes on a device, compared with the model on each probe of ``prepared``."""
-        limit = self.task.drift_limit
-        return run_file(runtime, self.path, self.signature, prepared, device=device, max_drift=limit, timings=self.timings)
+    def run(self, runtime: Runtime, probes: Sequence[Probe], device: str) -> RuntimeRun:
+        """What a runtime computes on a device, compared with the model on each of ``probes``."""
+        path, signature, limit = self.path, self.signature, self.task.drift_limit
+        return run_file(runtime, path, signature, self.model, probes, device=device, max_drift=limit, timings=self.timings)
 
 
 def _judge_numbers(judgement: Judgement, inference: _Inference, runtimes: Sequence[Runtime]) -> Judgement:
     """``judgement``, with what the runtimes compute with the file."""
-    prepared, device = judgement.prepared, inference.task.cell.device
-    runs = [inference.run(runtime, prepared, place) for runtime, place in _with_devices(runtimes, device)]
-    if any(each.fails_on_inputs for each in runs) and prepared.one_kind_per_probe is not prepared:
-        return _judge_numbers(replace(judgement, prepared=prepared.one_kind_per_probe), inference, runtimes)
-    runs, overflows = _without_overflows(runs, inference, prepared)
+    probes, model, device = judgement.probes, inference.model, inference.task.cell.device
+    runs = [inference.run(runtime, probes.all, place) for runtime, place in _with_devices(runtimes, device)]
+    if any(each.fails_on_inputs for each in runs) and probes.one_kind_per_probe is not probes:
+        return _judge_numbers(replace(judgement, probes=probes.one_kind_per_probe), inference, runtimes)
+    runs, overflows = _without_overflows(runs, inference, probes.all)
     if not any(each.is_deployed for each in runs):  # if only reference runtimes are requested, they decide
         runs = [replace(each, is_deployed=True) for each in runs]
     of_onnxruntime = [each for each in runs if each.is_onnxruntime]
-    plain = OnnxRuntime(optimize=False, tf32=prepared.recipe.tf32)
+    plain = OnnxRuntime(optimize=False, tf32=model.recipe.tf32)
     is_faulty = any(each.faults for each in of_onnxruntime)
-    numbers = attribute_faults(runs, [inference.run(plain, prepared, device)] if is_faulty else [])
+    numbers = attribute_faults(runs, [inference.run(plain, probes.all, device)] if is_faulty else [])
     # Where ONNX Runtime replaces several nodes by one, it overlooks the exponent and takes every Pow for a square.
     if of_onnxruntime and inference.signature.has_other_powers and not _has_errors(numbers):
-        on_example = replace(prepared, probes=(prepared.example,))  # its exponent matters on every input
-        numbers += hidden_faults(inference.run(plain, on_example, device))
+        numbers += hidden_faults(inference.run(plain, [probes.example], device))  # its exponent matters on every input
     sides: tuple[CpuVsGpu, ...] = ()
     if inference.task.cell.gpu is not None and not inference.task.is_lossy and not inference.path.is_dir():
         on_gpu = next(iter(of_onnxruntime), None)
         with timed("run", inference.timings):
             limit = inference.task.max_drift
-            sides = compute_cpu_vs_gpu(on_gpu, inference.path, inference.signature, prepared, device=device, max_drift=limit)
-        numbers = explain_drift_on_gpu(sides, numbers, on_gpu, device, tf32=prepared.recipe.tf32)
+            path, signature = inference.path, inference.signature
+            sides = compute_cpu_vs_gpu(on_gpu, path, signature, model, probes, device=device, max_drift=limit)
+        numbers = explain_drift_on_gpu(sides, numbers, on_gpu, device, tf32=model.recipe.tf32)
     outputs = tuple(output for each in runs for output in each.outputs)
     return replace(judgement, numbers=(*overflows, *numbers), outputs=outputs, cpu_vs_gpu=sides)
 
 
 def _judge_contract(file: JudgedFile, task: CellTask, shipped: ShippedReference) -> Judgement:
     """What is wrong with a file that needs no inference."""
-    prepared = shipped.prepared
-    signature = onnx_signature.read_signature(file.path, prepared.weights)
+    model, probes = shipped.model, shipped.probes
+    signature = onnx_signature.read_signature(file.path, model.weights)
     if isinstance(signature, Finding):
-        return Judgement(prepared=prepared, signature=None, contract=(*shipped.findings, signature))
-    of_signature = contract.compare_signature(signature, prepared, task.cell, domains=shipped.domains)
-    broken = _broken(file, signature, of_signature, task, prepared)
-    facts = facts_of(signature, file.complete, prepared)
-    return Judgement(prepared=prepared, signature=signature, contract=(*shipped.findings, *broken), facts=facts)
+        return Judgement(probes=probes, signature=None, contract=(*shipped.findings, signature))
+    of_signature = contract.compare_signature(signature, model, probes.example, task.cell, domains=shipped.domains)
+    broken = _broken(file, signature, of_signature, task, model)
+    facts = facts_of(signature, file.complete, model, probes.example)
+    return Judgement(probes=probes, signature=signature, contract=(*shipped.findings, *broken), facts=facts)
 
 
 def _judge_contracts(folder: JudgedFile, task: CellTask, shipped: ShippedReference) -> Judgement:
     """What is wrong with several files that needs no inference; each message begins with the name of the file."""
-    prepared, signatures, broken = shipped.prepared, [], [*shipped.findings]
+    model, probes = shipped.model, shipped.probes
+    signatures, broken = [], [*shipped.findings]
     files = files_in(folder.complete)
     for path in files:
         signature = onnx_signature.read_signature(path)
@@ -160,25 +163,25 @@ def _judge_contracts(folder: JudgedFile, task: CellTask, shipped: ShippedReferen
             of_file = [signature]
         else:
             signatures.append(signature)
-            of_content = contract.check_content(signature, prepared, task.cell)
-            of_file = _broken(JudgedFile(path=path, complete=path), signature, of_content, task, prepared)
+            of_content = contract.check_content(signature, model.recipe, task.cell)
+            of_file = _broken(JudgedFile(path=path, complete=path), signature, of_content, task, model)
         broken += [replace(each, message=f"{path.stem}: {each.message}") for each in of_file]
     if len(signatures) < len(files):
-        return Judgement(prepared=prepared, signature=None, contract=tuple(broken))
-    whole = contract.merged_signature(signatures, prepared)
-    facts = facts_of(whole, folder.complete, prepared)
-    return Judgement(prepared=prepared, signature=whole, contract=tuple(broken), facts=facts)
+        return Judgement(probes=probes, signature=None, contract=tuple(broken))
+    whole = contract.merged_signature(signatures, model, probes.example)
+    facts = facts_of(whole, folder.complete, model, probes.example)
+    return Judgement(probes=probes, signature=whole, contract=tuple(broken), facts=facts)
 
 
 def _broken(
-    file: JudgedFile, signature: Signature, of_signature: Iterable[Finding], task: CellTask, prepared: Prepared
+    file: JudgedFile, signature: Signature, of_signature: Iterable[Finding], task: CellTask, model: RecipeModel
 ) -> list[Finding]:
     """What is wrong with a file, its signature included, that needs no inference."""
     broken = [*onnx_signature.check(file.path, signature), *of_signature]
     fold = functools.partial(ort_optimized, level="basic")
     broken += check_requirements(file.path, file.complete, signature, task.requirements, fold)
     if not task.is_lossy and not any(finding.rule in _WEIGHTS_UNREADABLE for finding in broken):
-        broken += compare_weights(file.path, prepared)
+        broken += compare_weights(file.path, model)
     return broken
 
 
@@ -193,14 +196,14 @@ def _with_devices(runtimes: Sequence[Runtime], device: str) -> Iterator[tuple[Ru
 
 
 def _without_overflows(
-    runs: Sequence[RuntimeRun], inference: _Inference, prepared: Prepared
+    runs: Sequence[RuntimeRun], inference: _Inference, probes: Sequence[Probe]
 ) -> tuple[list[RuntimeRun], list[Finding]]:
     """The runs by which a file is judged, and warnings about sums of int8 products that overflow."""
     may_overflow = [each.is_onnxruntime and each.device == "cpu" and bool(each.faults) for each in runs]
     models = map(onnx_signature.read_model, files_in(inference.path) if any(may_overflow) else ())
     if not any(not isinstance(model, Finding) and has_int8_tensors(model) for model in models):
         return [*runs], []
-    exact = inference.run(OnnxRuntime(exact_int8=True), prepared, "cpu")
+    exact = inference.run(OnnxRuntime(exact_int8=True), probes, "cpu")
     pairs = [without_overflow(each, exact) if may else (each, []) for each, may in zip(runs, may_overflow, strict=True)]
     return [decisive for decisive, _ in pairs], [warning for _, warnings in pairs for warning in warnings]
 

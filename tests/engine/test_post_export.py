@@ -538,6 +538,26 @@ def test_rounding_that_cannot_be_simulated_is_vacuous():
     assert any("cannot be simulated on example" in each.message for each in found.findings)
 
 
+@pytest.mark.parametrize("lossy", ["float16", "int8"])
+def test_rounding_is_simulated_in_the_branches_of_cond(lossy):
+    class Branches(Net):
+        def doubled(self, x):
+            return self.head(x) * 2
+
+        def forward(self, x):
+            return torch.cond(x.sum() > 0, self.doubled, self.head, (x,))
+
+    keywords = {"input_names": ["x"], "output_names": ["y"], "name": "net", "exporter": "dynamo"}
+
+    @onnx_ci.recipe(**keywords, then=onnx_ci.graph_pass(keeps, lossy=lossy))
+    def net():
+        return Branches(), (torch.rand(2, 8 * 36),)
+
+    result = results_of(net)["keeps"]
+    assert rules(result) == []
+    assert {each.reference for each in usual(result)} == {f"simulated {lossy}"}
+
+
 # --- sequences
 
 

@@ -11,9 +11,9 @@ import onnx
 from onnx_ci.onnx_model.precision import lowest_precision
 from onnx_ci.onnx_model.signature import read_model, read_signature
 from onnx_ci.pipeline.compare.runtime_run import feeds_of
-from onnx_ci.pipeline.inputs.probes import Probe
+from onnx_ci.pipeline.inputs.probes import Probe, Probes
 from onnx_ci.pipeline.model.call import with_inputs
-from onnx_ci.pipeline.prepare.prepare import Prepared
+from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.reference.perturbation import perturbed_runs
 from onnx_ci.pipeline.reference.reference import Reference, lowered_reference, quantized_reference
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
@@ -21,8 +21,8 @@ from onnx_ci.pipeline.run.quantized_file import QuantizedFile
 from onnx_ci.results.records import Finding
 
 
-def at_precision_of_file(prepared: Prepared, path: Path, scratch: Path) -> Prepared:
-    """``prepared``, such that a file that fails is judged again by the rounding of the precision in which it computes.
+def at_precision_of_file(model: RecipeModel, probes: Probes, path: Path, scratch: Path) -> Probes:
+    """``probes``, such that a file that fails is judged again by the rounding of the precision in which it computes.
 
     The noise of float16 is measured by perturbing the model. A quantized file alone knows the steps of its activations, so
     these are jittered by a step in the file. It alone knows for which inputs it was calibrated, too: if it clips an activation
@@ -31,27 +31,26 @@ def at_precision_of_file(prepared: Prepared, path: Path, scratch: Path) -> Prepa
     Args:
         scratch: a folder for changed copies of the file, which is needed while the result is used.
     """
-    model, signature = read_model(path), read_signature(path, prepared.weights)
-    precision = None if isinstance(model, Finding) else lowest_precision(model)
-    if precision is None or precision.eps <= prepared.example.reference.eps or isinstance(signature, Finding):
-        return prepared
-    if prepared.recipe.nondeterministic:  # random outputs are compared by their distributions, in no unit
-        return dataclasses.replace(prepared, probes=tuple(probe.with_eps(precision.eps) for probe in prepared.probes))
-    prepared = prepared.one_kind_per_probe
+    file_model, signature = read_model(path), read_signature(path, model.weights)
+    precision = None if isinstance(file_model, Finding) else lowest_precision(file_model)
+    if precision is None or precision.eps <= probes.example.reference.eps or isinstance(signature, Finding):
+        return probes
+    if model.recipe.nondeterministic:  # random outputs are compared by their distributions, in no unit
+        return dataclasses.replace(probes, all=tuple(probe.with_eps(precision.eps) for probe in probes.all))
+    probes = probes.one_kind_per_probe
     file = functools.cache(lambda: QuantizedFile("the file", onnx.load(path), OnnxRuntime(), scratch))
 
     def at_precision(probe: Probe) -> Reference:
         like = probe.reference
-        runs = perturbed_runs(lambda: with_inputs(prepared.fresh(), probe.inputs), like.own, precision)
+        runs = perturbed_runs(lambda: with_inputs(model.fresh(), probe.inputs), like.own, precision)
         if not precision.is_uniform:
             return lowered_reference(like, runs, precision)
-        feeds = feeds_of(signature, prepared, probe)
+        feeds = feeds_of(signature, model.weights, probe)
         still, jittered, clipping = tuple(file().run(feeds)), file().jittered_runs(feeds), file().clips(feeds)
         reference = quantized_reference(like, runs, still, jittered, precision)
         return dataclasses.replace(reference, clipping=None if clipping is None else str(clipping))
 
-    probes = (
-        dataclasses.replace(each, refinements=(*each.refinements, functools.partial(at_precision, each)))
-        for each in prepared.probes
+    refined = (
+        dataclasses.replace(each, refinements=(*each.refinements, functools.partial(at_precision, each))) for each in probes.all
     )
-    return dataclasses.replace(prepared, probes=tuple(probes))
+    return dataclasses.replace(probes, all=tuple(refined))

@@ -16,8 +16,9 @@ from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.onnx_model.signature import Signature
 from onnx_ci.pipeline.compare.drift import compare
 from onnx_ci.pipeline.compare.runtime_run import RuntimeRun, feeds_of
+from onnx_ci.pipeline.inputs.probes import Probes
 from onnx_ci.pipeline.model.devices import TF32_EPS
-from onnx_ci.pipeline.prepare.prepare import Prepared
+from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.reference.reference import unit_in_last_place
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.results.records import CpuVsGpu, Finding, OutputDrift, Severity
@@ -25,17 +26,24 @@ from onnx_ci.results.rules import finding
 
 
 def compute_cpu_vs_gpu(
-    run: RuntimeRun | None, path: Path, signature: Signature, prepared: Prepared, *, device: str, max_drift: DriftLimit
+    run: RuntimeRun | None,
+    path: Path,
+    signature: Signature,
+    model: RecipeModel,
+    probes: Probes,
+    *,
+    device: str,
+    max_drift: DriftLimit,
 ) -> tuple[CpuVsGpu, ...]:
     """The errors of the four sides for each output of the example.
 
     Args:
         run: ONNX Runtime's run on the GPU, if it is one of the runtimes.
     """
-    if prepared.recipe.nondeterministic:
+    if model.recipe.nondeterministic:
         return ()
     names = [value.name for value in signature.outputs]
-    example = prepared.example
+    example = probes.example
 
     def errors(outputs: Sequence[torch.Tensor] | None) -> Mapping[str, OutputDrift]:
         if outputs is None or len(outputs) != len(names):
@@ -43,12 +51,12 @@ def compute_cpu_vs_gpu(
         return {each.name: each for each in compare(names, outputs, example, max_drift).outputs}
 
     try:
-        on_cpu = OnnxRuntime().load(path, "cpu").run(feeds_of(signature, prepared, example))
+        on_cpu = OnnxRuntime().load(path, "cpu").run(feeds_of(signature, model.weights, example))
     except Exception:  # ONNX Runtime's own classes; the CPU may lack a kernel that the GPU has
         on_cpu = None
     of_example = [each for each in run.outputs if each.probe == example.name] if run else []
     by_side = {
-        "PyTorch on cpu": errors(prepared.cpu_outputs),
+        "PyTorch on cpu": errors(probes.cpu_outputs),
         f"PyTorch on {device}": errors(example.reference.own),
         "ONNX Runtime on cpu": errors(on_cpu),
         f"ONNX Runtime on {device}": {each.name: each for each in of_example},
@@ -60,7 +68,7 @@ def compute_cpu_vs_gpu(
         if sizes:
             limit = next(drift.limit for drift in drifts.values() if drift.index is not None)
             unit = unit_in_last_place(output)
-            if prepared.recipe.tf32 and output.is_floating_point():
+            if model.recipe.tf32 and output.is_floating_point():
                 unit *= max(1.0, TF32_EPS / torch.finfo(output.dtype).eps)
             compared.append(CpuVsGpu(name=name, errors=sizes, apart=deviating_sides(sizes, limit, unit)))
     return tuple(compared)

@@ -9,7 +9,8 @@ import torch
 
 from onnx_ci.collection.axis_sizes import unnamed_axes
 from onnx_ci.onnx_model.signature import Signature
-from onnx_ci.pipeline.prepare.prepare import Prepared
+from onnx_ci.pipeline.inputs.probes import Probe
+from onnx_ci.pipeline.model.recipe_model import CallSignature
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.text import listed
@@ -25,7 +26,9 @@ _Axis = tuple[str, int]
 """The name of an input, and the position of an axis."""
 
 
-def with_equal_axes(findings: Iterable[Finding], signature: Signature, prepared: Prepared) -> tuple[Finding, ...]:
+def with_equal_axes(
+    findings: Iterable[Finding], signature: Signature, call_signature: CallSignature, probes: Iterable[Probe]
+) -> tuple[Finding, ...]:
     """The findings; if there are errors on such inputs only, the remedy of each names the axes.
 
     If the recipe leaves it to the exporter how the axes relate, a note takes the place of what is said about these inputs: an
@@ -36,12 +39,12 @@ def with_equal_axes(findings: Iterable[Finding], signature: Signature, prepared:
     if not errors:
         return findings
     axes_of: dict[str | None, tuple[_Axis, ...]] = {
-        probe.name: _broadcast(signature, prepared.input_names, probe.inputs) for probe in prepared.probes
+        probe.name: _broadcast(signature, call_signature.input_names, probe.inputs) for probe in probes
     }
     if not all(axes_of.get(each.probe) for each in errors):
         return findings
-    unnamed = unnamed_axes(prepared.axes)
-    if all(prepared.axes.get(name, {}).get(axis) in unnamed for each in errors for name, axis in axes_of[each.probe]):
+    unnamed = unnamed_axes(call_signature.axes)
+    if all(call_signature.axes.get(name, {}).get(axis) in unnamed for each in errors for name, axis in axes_of[each.probe]):
         notes = {}
         for each in reversed(errors):
             equal = _describe_axes(axes_of[each.probe])

@@ -20,8 +20,8 @@ from onnx_ci.pipeline.compare.random_outputs import compare_random
 from onnx_ci.pipeline.contract import contract
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, Probe
 from onnx_ci.pipeline.model.devices import ran_out_of_memory
+from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.tensors import as_array, in_declared_type, is_finite
-from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.reference.random_samples import Sample, sample_of
 from onnx_ci.pipeline.run.files_together import FilesTogether, RunFilesError
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
@@ -65,7 +65,8 @@ def run_file(
     runtime: Runtime,
     path: Path,
     signature: Signature,
-    prepared: Prepared,
+    model: RecipeModel,
+    probes: Sequence[Probe],
     *,
     device: str,
     max_drift: DriftLimit,
@@ -79,11 +80,11 @@ def run_file(
         timings: the seconds of each stage are added to it.
     """
     file_run = _FileRun(
-        runtime=runtime, signature=signature, prepared=prepared, device=device, max_drift=max_drift, timings=timings
+        runtime=runtime, signature=signature, model=model, probes=probes, device=device, max_drift=max_drift, timings=timings
     )
     file_run.run(path)
     findings = file_run.findings
-    if prepared.recipe.run_files is not None:  # each file may be judged by itself
+    if model.recipe.run_files is not None:  # each file may be judged by itself
         findings = [
             dataclasses.replace(each, remedy=_EACH_ALONE) if each.severity is Severity.ERROR and each.probe else each
             for each in findings
@@ -104,7 +105,8 @@ class _FileRun:
 
     runtime: Runtime
     signature: Signature
-    prepared: Prepared
+    model: RecipeModel
+    probes: Sequence[Probe]
     device: str
     max_drift: DriftLimit
     timings: dict[str, float]
@@ -139,17 +141,17 @@ class _FileRun:
 
     def _load(self, path: Path) -> Session:
         """The file; or the files in a folder, which the recipe's function runs."""
-        prepared = self.prepared
-        if prepared.recipe.run_files is None:
+        recipe, pristine = self.model.recipe, self.model.pristine
+        if recipe.run_files is None:
             return self.runtime.load(path, self.device)
         load = functools.partial(self.runtime.load, device=self.device)
-        return FilesTogether(path, load, prepared.recipe.run_files, prepared.pristine, len(self.names))
+        return FilesTogether(path, load, recipe.run_files, pristine, len(self.names))
 
     def _run_probes(self, session: Session) -> None:
         outputs_of: dict[str, Sequence[torch.Tensor]] = {}
-        followed = {probe.follows for probe in self.prepared.probes}
+        followed = {probe.follows for probe in self.probes}
         has_wrong_shapes = False
-        for probe in self.prepared.probes:
+        for probe in self.probes:
             if probe.follows is not None and probe.follows not in outputs_of:
                 continue  # the file failed in the step before
             fed = probe if probe.follows is None else probe.fed_with(outputs_of.pop(probe.follows))
@@ -161,10 +163,10 @@ class _FileRun:
             with timed("compare", self.timings):
                 self._compare(outputs, samples, fed)
                 if not has_wrong_shapes:
-                    wrong_shapes = contract.compare_execution(self.signature, outputs, fed, self.prepared.axes)
+                    wrong_shapes = contract.compare_execution(self.signature, outputs, fed, self.model.signature.axes)
                     has_wrong_shapes = bool(wrong_shapes)
                     self.findings += wrong_shapes
-        self.findings += [*never_compared(self.outputs, self.findings), *_never_drawn(self.names, self.prepared.probes)]
+        self.findings += [*never_compared(self.outputs, self.findings), *_never_drawn(self.names, self.probes)]
         if self.clipped:
             clipping = next(iter(self.clipped.values()))
             message = f"differences on {listed(self.clipped)} are not errors, because of what is clipped there: {clipping}"
@@ -173,7 +175,7 @@ class _FileRun:
     def _run_probe(self, session: Session, probe: Probe) -> tuple[list[torch.Tensor] | None, list[list[Sample]]]:
         """The outputs on a probe, ``None`` if the file fails; and for a random model, samples of the outputs of more runs."""
         try:
-            feeds = feeds_of(self.signature, self.prepared, probe)
+            feeds = feeds_of(self.signature, self.model.weights, probe)
             with timed("run", self.timings):
                 outputs = session.run(feeds)
                 # By default, ONNX Runtime (1.31.1) counts seeds up, and such runs depend on each other.
@@ -218,7 +220,7 @@ class _FileRun:
 
     def _nodes_on_cpu(self, session: Session) -> Iterator[Finding]:
         """A note if some nodes of a session on the GPU ran on the CPU; an error if the recipe forbids it."""
-        nodes, must = session.nodes_on_cpu, self.prepared.recipe.all_on_device
+        nodes, must = session.nodes_on_cpu, self.model.recipe.all_on_device
         if nodes:
             named = ", ".join(nodes[:3]) + (" and more" if len(nodes) > 3 else "")
             ran = f"ran {count(len(nodes), 'node')} on cpu"
@@ -244,11 +246,11 @@ _UNCALIBRATED = (
 _NO_KERNEL = "The provider has no kernel for them at this opset or data type; another opset may help, or other operators."
 
 
-def feeds_of(signature: Signature, prepared: Prepared, probe: Probe) -> dict[str, torch.Tensor]:
-    """The file's inputs by name: those of ``probe``, and the weights if the file was exported without them."""
-    weights = {name: prepared.weights[name] for name in signature.weights}
+def feeds_of(signature: Signature, weights: Mapping[str, torch.Tensor], probe: Probe) -> dict[str, torch.Tensor]:
+    """The file's inputs by name: those of ``probe``, and its ``weights`` if it was exported without them."""
     pairs = zip(signature.inputs, probe.inputs, strict=True)
-    return {**{value.name: in_declared_type(tensor, value.element_type) for value, tensor in pairs}, **weights}
+    feeds = {value.name: in_declared_type(tensor, value.element_type) for value, tensor in pairs}
+    return feeds | {name: weights[name] for name in signature.weights}
 
 
 def save_failing(

@@ -16,30 +16,33 @@ from onnx_ci.collection.axis_sizes import (
     is_same_axis,
     solve,
 )
+from onnx_ci.collection.recipe import Recipe
 from onnx_ci.onnx_model.signature import Signature, Value, check_paths, check_weights, data_type_name
 from onnx_ci.opsets import CUSTOM
 from onnx_ci.pipeline.inputs.probes import Probe
-from onnx_ci.pipeline.model.call import default_values, wrapper_without_constants
+from onnx_ci.pipeline.model.call import Call, default_values, wrapper_without_constants
+from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.tensors import dtype_name
-from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.results.records import Cell, Finding, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.text import count, listed
 
 
-def compare_signature(signature: Signature, prepared: Prepared, cell: Cell, *, domains: Collection[str]) -> list[Finding]:
+def compare_signature(
+    signature: Signature, model: RecipeModel, example: Probe, cell: Cell, *, domains: Collection[str]
+) -> list[Finding]:
     """Every difference between the file's signature and what the recipe declares and the model returns.
 
     Args:
         domains: domains of operators that are allowed besides those that the recipe declares.
     """
-    findings = check_content(signature, prepared, cell, domains=domains)
-    inputs, outputs = prepared.example.inputs, prepared.example.reference.own
-    findings += _compare_values("input", signature.inputs, inputs, prepared.input_names, prepared, cell)
-    declared = prepared.recipe.output_names
+    findings = check_content(signature, model.recipe, cell, domains=domains)
+    names = model.signature.input_names
+    findings += _compare_values("input", signature.inputs, example.inputs, names, model, cell)
+    declared, outputs = model.recipe.output_names, example.reference.own
     output_names = tuple(declared[i] if i < len(declared) else None for i in range(len(outputs)))
-    findings += _compare_values("output", signature.outputs, outputs, output_names, prepared, cell)
-    own, in_graph = prepared.own_output_names, [value.name for value in signature.outputs]
+    findings += _compare_values("output", signature.outputs, outputs, output_names, model, cell)
+    own, in_graph = model.signature.own_output_names, [value.name for value in signature.outputs]
     if own and not declared and set(own).isdisjoint(in_graph):
         message = f"the outputs of the model have names ({', '.join(own)}) that are not in the file"
         remedy = "Declare output_names in this order."
@@ -47,8 +50,8 @@ def compare_signature(signature: Signature, prepared: Prepared, cell: Cell, *, d
     return findings
 
 
-def check_content(signature: Signature, prepared: Prepared, cell: Cell, *, domains: Collection[str] = ()) -> list[Finding]:
-    """What is wrong with a file, whatever inputs and outputs it should have. The arguments are those above."""
+def check_content(signature: Signature, recipe: Recipe, cell: Cell, *, domains: Collection[str] = ()) -> list[Finding]:
+    """What is wrong with a file, whatever inputs and outputs it should have. See :func:`compare_signature`."""
     findings = []
     if signature.opset != cell.opset:
         findings.append(
@@ -59,7 +62,7 @@ def check_content(signature: Signature, prepared: Prepared, cell: Cell, *, domai
                 opset=signature.opset,
             )
         )
-    declared_domains = (*prepared.recipe.export_options.get("custom_opsets", {}), *domains)
+    declared_domains = (*recipe.export_options.get("custom_opsets", {}), *domains)
     for domain in signature.foreign_domains:
         if domain not in declared_domains:
             findings += [finding("foreign-domain", f"the graph uses operators of the domain {domain!r}")]
@@ -74,14 +77,14 @@ def _compare_values(
     values: Sequence[Value],
     tensors: Sequence[torch.Tensor],
     names: Sequence[str | None],
-    prepared: Prepared,
+    model: RecipeModel,
     cell: Cell,
 ) -> list[Finding]:
     in_graph = [value.name for value in values]
     if len(values) != len(tensors):
-        return [_count_mismatch(role, in_graph, tensors, names, prepared)]
+        return [_count_mismatch(role, in_graph, tensors, names, model.pristine)]
     labels = [name or actual for name, actual in zip(names, in_graph, strict=True)]
-    declared = labels if role == "output" or prepared.recipe.input_names else in_graph
+    declared = labels if role == "output" or model.recipe.input_names else in_graph
     if declared != in_graph:
         return [
             finding(
@@ -96,7 +99,7 @@ def _compare_values(
             types = f"{data_type_name(value.element_type)} in the graph and {dtype_name(tensor)} in the model"
             message = f"{role} {value.name!r} is {types}"
             findings.append(finding("dtype-mismatch", message))
-        findings += _compare_dims(role, value, label, tensor, prepared, cell)
+        findings += _compare_dims(role, value, label, tensor, model, cell)
     return findings
 
 
@@ -107,7 +110,7 @@ def _element_type_of(tensor: torch.Tensor) -> int | None:
         return None
 
 
-def _compare_dims(role: str, value: Value, label: str, tensor: torch.Tensor, prepared: Prepared, cell: Cell) -> list[Finding]:
+def _compare_dims(role: str, value: Value, label: str, tensor: torch.Tensor, model: RecipeModel, cell: Cell) -> list[Finding]:
     if value.dims is None:
         return [finding("shape-mismatch", f"{role} {value.name!r} has no shape in the graph, not even a rank")]
     shape = tuple(tensor.shape)
@@ -118,7 +121,7 @@ def _compare_dims(role: str, value: Value, label: str, tensor: torch.Tensor, pre
             )
         ]
     findings = []
-    dynamic = prepared.axes.get(label, {})
+    dynamic = model.signature.axes.get(label, {})
     for axis, (dim, size) in enumerate(zip(value.dims, shape, strict=True)):
         where = f"axis {axis} of {role} {value.name!r}"
         if axis in dynamic:
@@ -139,7 +142,7 @@ def _compare_dims(role: str, value: Value, label: str, tensor: torch.Tensor, pre
                 or (role == "output" and cell.exporter != "torchscript")
             ):
                 message = f"{where} is declared as {dynamic[axis]!r}, but is named {dim!r} in the graph"
-                findings.append(finding("name-mismatch", message, remedy=_remedy_of_name(dim, dynamic[axis], prepared)))
+                findings.append(finding("name-mismatch", message, remedy=_remedy_of_name(dim, dynamic[axis], model)))
         elif isinstance(dim, int) and dim != size:
             findings.append(finding("shape-mismatch", f"{where} is {dim} in the graph and {size} in the model"))
         elif not isinstance(dim, int) and role == "input":
@@ -151,11 +154,11 @@ def _compare_dims(role: str, value: Value, label: str, tensor: torch.Tensor, pre
 _ONE_NAME = "The exporter takes axes of two names to be equal. If they always are, give them one name."
 
 
-def _remedy_of_name(dim: str | None, axis: str, prepared: Prepared) -> str | None:
+def _remedy_of_name(dim: str | None, axis: str, model: RecipeModel) -> str | None:
     """How an axis keeps its name, which is another one in the file; ``None`` if nothing special is known."""
-    if constants := wrapper_without_constants(prepared.pristine):
+    if constants := wrapper_without_constants(model.pristine):
         return f"The exporter loses names of axes if some arguments are not tensors. To keep {axis!r}, fix those: {constants}."
-    is_declared = any(dim in of_tensor.values() for of_tensor in prepared.axes.values())
+    is_declared = any(dim in of_tensor.values() for of_tensor in model.signature.axes.values())
     return _ONE_NAME if is_declared else None
 
 
@@ -166,7 +169,7 @@ _FEWER_OUTPUTS = (
 
 
 def _count_mismatch(
-    role: str, in_graph: Sequence[str], tensors: Sequence[torch.Tensor], names: Sequence[str | None], prepared: Prepared
+    role: str, in_graph: Sequence[str], tensors: Sequence[torch.Tensor], names: Sequence[str | None], call: Call
 ) -> Finding:
     graph = f"the graph has {count(len(in_graph), role)} ({', '.join(in_graph) or 'none'})"
     if role == "output":
@@ -174,7 +177,7 @@ def _count_mismatch(
         return finding("output-mismatch", message, remedy=_FEWER_OUTPUTS if len(in_graph) < len(tensors) else None)
     message = f"the model takes {count(len(tensors), 'tensor')}, but {graph}"
     if len(in_graph) > len(tensors):
-        return _invented_input(message, default_values(prepared.pristine))
+        return _invented_input(message, default_values(call))
     missing = [name for name in names if name is not None and name not in in_graph]
     which = f"; missing: {', '.join(missing)}" if missing else ""
     return finding("input-missing", message + which, details={"missing": missing})
@@ -253,7 +256,7 @@ _UNDECLARED = (
 )
 
 
-def merged_signature(signatures: Sequence[Signature], prepared: Prepared) -> Signature:
+def merged_signature(signatures: Sequence[Signature], model: RecipeModel, example: Probe) -> Signature:
     """What the files of a model declare together: its inputs and outputs, and the sum of what they contain.
 
     Which of these each file should have is not declared here. A recipe of that part alone says so.
@@ -271,9 +274,9 @@ def merged_signature(signatures: Sequence[Signature], prepared: Prepared) -> Sig
     operators = sum((Counter(each.operators) for each in signatures), Counter[str]())
     domains = sorted(itertools.chain.from_iterable(each.domains.items() for each in signatures))
     return Signature(
-        inputs=values("input", prepared.input_names, prepared.example.inputs),
+        inputs=values("input", model.signature.input_names, example.inputs),
         weights=(),
-        outputs=values("output", prepared.recipe.output_names, prepared.example.reference.own),
+        outputs=values("output", model.recipe.output_names, example.reference.own),
         opset=opsets.pop() if len(opsets) == 1 else None,
         ir_version=max(each.ir_version for each in signatures),
         foreign_domains=tuple(dict.fromkeys(domain for each in signatures for domain in each.foreign_domains)),

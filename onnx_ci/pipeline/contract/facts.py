@@ -9,10 +9,12 @@ import torch
 
 from onnx_ci.onnx_model.files import files_in
 from onnx_ci.onnx_model.signature import Signature, Value, data_type_name
+from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.model.call import input_tensors
+from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.tensor_sketch import sketch
 from onnx_ci.pipeline.model.tensors import has_noise, is_finite
-from onnx_ci.pipeline.prepare.prepare import Prepared
+from onnx_ci.pipeline.reference.reference import Reference
 from onnx_ci.results.records import DeclaredValue, ExportFacts, OutputValues
 
 SAMPLE = 8
@@ -22,7 +24,7 @@ _DIGITS = {torch.float64: 17, torch.float16: 5, torch.bfloat16: 4}
 """The decimal digits that identify a number of a type; 9 for other floating types."""
 
 
-def facts_of(signature: Signature, path: Path, prepared: Prepared) -> ExportFacts:
+def facts_of(signature: Signature, path: Path, model: RecipeModel, example: Probe) -> ExportFacts:
     """The facts of a file.
 
     Args:
@@ -30,6 +32,7 @@ def facts_of(signature: Signature, path: Path, prepared: Prepared) -> ExportFact
     """
     files = {*files_in(path)}
     files |= {file.parent / each.location for file in files for each in signature.external_data}
+    names = [value.name for value in signature.outputs]
     return ExportFacts(
         opset=signature.opset,
         ir_version=signature.ir_version,
@@ -40,9 +43,9 @@ def facts_of(signature: Signature, path: Path, prepared: Prepared) -> ExportFact
         initializers=signature.initializers,
         initializer_bytes=signature.initializer_bytes,
         file_bytes=sum(each.stat().st_size for each in files if each.is_file()) - signature.text_bytes,
-        weights=prepared.weights_sketch,
-        arguments=sketch(input_tensors(prepared.pristine)),
-        values=tuple(_values([value.name for value in signature.outputs], prepared)),
+        weights=model.weights_sketch,
+        arguments=sketch(input_tensors(model.pristine)),
+        values=() if model.recipe.nondeterministic else tuple(_values(names, example.reference)),
     )
 
 
@@ -51,10 +54,9 @@ def _declared(value: Value) -> DeclaredValue:
     return DeclaredValue(name=value.name, dtype=data_type_name(value.element_type), dims=dims)
 
 
-def _values(names: Sequence[str], prepared: Prepared) -> Iterator[OutputValues]:
+def _values(names: Sequence[str], reference: Reference) -> Iterator[OutputValues]:
     """The values of the outputs on the example, from the exact reference: it is the same on each runtime and processor."""
-    reference = prepared.example.reference
-    if prepared.recipe.nondeterministic or len(names) != len(reference.own):
+    if len(names) != len(reference.own):
         return
     for name, own, exact, noise, stable in zip(
         names, reference.own, reference.exact, reference.noise, reference.stable, strict=True

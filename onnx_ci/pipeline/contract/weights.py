@@ -21,8 +21,8 @@ import torch
 
 from onnx_ci.onnx_model.weights import CLOSE, Array, StoredWeight, is_close, stored_weights
 from onnx_ci.pipeline.model.module import unlike_others
+from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.weight_uses import FoldedNorm, WeightUses, likely_norms, weight_uses
-from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.text import count, listed
@@ -84,13 +84,13 @@ class _Mismatch:
         )
 
 
-def compare_weights(path: Path, prepared: Prepared) -> list[Finding]:
+def compare_weights(path: Path, model: RecipeModel) -> list[Finding]:
     """Findings about tensors that must be weights and differ from them, by rounding, and about weights that are repeated.
 
     Args:
         path: a file that the checker accepts, not converted to a lower precision.
     """
-    weights = _ModelWeights(prepared.pristine.model)
+    weights = _ModelWeights(model.pristine.model)
     if not weights.arrays:
         return []
     unequal: list[StoredWeight] = []
@@ -102,18 +102,18 @@ def compare_weights(path: Path, prepared: Prepared) -> list[Finding]:
             unequal.append(stored)
         else:
             copies.setdefault(name, []).append(stored)
-    return [*_mismatches(unequal, weights, prepared), *_repeated(copies, weights)]
+    return [*_mismatches(unequal, weights, model), *_repeated(copies, weights)]
 
 
-def _mismatches(unequal: Sequence[StoredWeight], weights: _ModelWeights, prepared: Prepared) -> list[Finding]:
+def _mismatches(unequal: Sequence[StoredWeight], weights: _ModelWeights, model: RecipeModel) -> list[Finding]:
     """Findings about tensors that equal no weight."""
     if any(map(weights.suspects, unequal)):
-        norms = weights.by_size(likely_norms(prepared.pristine.model))
+        norms = weights.by_size(likely_norms(model.pristine.model))
         unequal = [stored for stored in unequal if not weights.contain_folded(stored, norms.get(stored.array.size, []))]
     if not any(map(weights.suspects, unequal)):
         return []
     doubtful = {name: weights.tensors[name] for stored in unequal for name in weights.suspects(stored)}
-    uses = weight_uses(prepared.fresh(), doubtful)
+    uses = weight_uses(model.fresh(), doubtful)
     by_rounding: dict[str | None, list[_Mismatch]] = {}
     for stored in unequal:
         if (mismatch := weights.mismatch(stored, uses)) is not None:

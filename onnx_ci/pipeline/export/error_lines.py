@@ -15,12 +15,13 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import Any
 
 import onnx
 import torch
 
+from onnx_ci.pipeline.model.call import Call
 from onnx_ci.pipeline.model.places import calls_module, innermost, is_in_project
-from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.processes.capture import captured
 from onnx_ci.results.records import SourceLine
 
@@ -83,17 +84,17 @@ def line_of_node(node: onnx.NodeProto) -> SourceLine | None:
 # --- sizes that torch.export fixes --------------------------------------------------------------------------------------
 
 
-def line_that_fixes(prepared: Prepared, dimension: str) -> SourceLine | None:
+def line_that_fixes(call: Call, dynamic_shapes: tuple[Any, ...] | None, dimension: str) -> SourceLine | None:
     """The line of the project that makes ``torch.export`` fix a size that should be dynamic; ``None`` if it is not known.
 
     Args:
-        prepared: the recipe.
+        call: a copy of the model and its arguments, which is traced.
+        dynamic_shapes: the inputs' dynamic axes, in the order of forward's parameters.
         dimension: the size, as the error calls it without ``inputs`` in front: ``['x'].shape[0]``.
     """
-    call = prepared.fresh()
     guards = _Guards()
     # As torch.onnx passes dynamic axes on to torch.export: as hints, in place of their names.
-    hints = torch.utils._pytree.tree_map_only(str, lambda _: torch.export.Dim.DYNAMIC, prepared.dynamic_shapes)
+    hints = torch.utils._pytree.tree_map_only(str, lambda _: torch.export.Dim.DYNAMIC, dynamic_shapes)
     with (
         captured(),
         _filtered(logging.getLogger("torch.fx.experimental.symbolic_shapes"), guards),

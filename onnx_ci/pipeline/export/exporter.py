@@ -1,4 +1,4 @@
-"""From a prepared recipe to an ONNX file: one call of an exporter, and what it means."""
+"""From the model of a recipe to an ONNX file: one call of an exporter, and what it means."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import shutil
 import traceback
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +19,10 @@ from onnx_ci.pipeline.export.exporter_errors import judge_error
 from onnx_ci.pipeline.export.exporter_warnings import judge_branches, judge_warnings, without_those_at
 from onnx_ci.pipeline.export.handling import handling_of
 from onnx_ci.pipeline.export.protocol import Exporter, ExportRequest
+from onnx_ci.pipeline.inputs.branches import UntakenBranch
 from onnx_ci.pipeline.model.devices import exact_arithmetic, ran_out_of_memory
 from onnx_ci.pipeline.model.module import exportable, is_training
-from onnx_ci.pipeline.prepare.prepare import Prepared
+from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.prepare.side_effects import describe_changes
 from onnx_ci.plugins import EXPORTERS
 from onnx_ci.processes.allocator import return_free_memory
@@ -73,36 +75,36 @@ def file_name(cell: Cell) -> str:
     return f"{cell.label.replace(':', '_')}.onnx"
 
 
-def export(prepared: Prepared, cell: Cell, path: Path) -> Export:
+def export(model: RecipeModel, untaken_branches: Sequence[UntakenBranch], cell: Cell, path: Path) -> Export:
     """Export a fresh copy of the model to ``path`` at the cell's opset, with the cell's exporter.
 
     What the exporter raises, prints or warns about is in the returned value. Only out-of-memory errors of a GPU are raised.
     """
-    return judge_run(run_exporter(prepared, cell, path), prepared, cell)
+    return judge_run(run_exporter(model, cell, path), model, untaken_branches, cell)
 
 
-def run_exporter(prepared: Prepared, cell: Cell, path: Path) -> ExporterRun:
+def run_exporter(model: RecipeModel, cell: Cell, path: Path) -> ExporterRun:
     """Call an exporter on a fresh copy of the model. torch's deterministic algorithms are off: it would export replacements.
 
     Args:
-        prepared: what is exported.
+        model: what is exported.
         cell: with which exporter, at which opset.
         path: where the file is written.
     """
     remove(path)
     exporter: Exporter = EXPORTERS.load(cell.exporter)
-    recipe = prepared.recipe
-    call = prepared.fresh(has_same_parameters=prepared.exports_own_parameters)
+    recipe, declared = model.recipe, model.signature
+    call = model.fresh(has_same_parameters=model.exports_own_parameters)
     request = ExportRequest(
         model=exportable(call.model),
         args=tuple(call.args),
         kwargs=call.kwargs,
         opset_version=cell.opset,
         # TorchScript knows axes by the names of their inputs only.
-        input_names=recipe.input_names or (tuple(filter(None, prepared.input_names)) if cell.exporter == "torchscript" else ()),
+        input_names=recipe.input_names or (tuple(filter(None, declared.input_names)) if cell.exporter == "torchscript" else ()),
         output_names=recipe.output_names,
-        dynamic_axes=prepared.axes,
-        dynamic_shapes=prepared.dynamic_shapes,
+        dynamic_axes=declared.axes,
+        dynamic_shapes=declared.dynamic_shapes,
         training=recipe.training,
         options=recipe.export_options,
         external_data=recipe.external_data,
@@ -123,9 +125,9 @@ def run_exporter(prepared: Prepared, cell: Cell, path: Path) -> ExporterRun:
                 raise
             failure = error
             traceback.print_exc()  # for the log; the finding has one line only
-    if prepared.exports_own_parameters:
+    if model.exports_own_parameters:
         return_free_memory()  # beside a large model, there may be none for what follows
-    changed = () if failure else tuple(describe_changes(call.model, prepared.pristine.model))
+    changed = () if failure else tuple(describe_changes(call.model, model.pristine.model))
     return ExporterRun(
         path=path,
         failure=failure,
@@ -136,28 +138,28 @@ def run_exporter(prepared: Prepared, cell: Cell, path: Path) -> ExporterRun:
     )
 
 
-def judge_run(run: ExporterRun, prepared: Prepared, cell: Cell) -> Export:
+def judge_run(run: ExporterRun, model: RecipeModel, untaken_branches: Sequence[UntakenBranch], cell: Cell) -> Export:
     """What a call of an exporter gave: a file, or findings that say why there is none."""
-    recipe = prepared.recipe
-    if run.failure is None and prepared.exports_own_parameters and not prepared.weights_are_unchanged():
+    recipe = model.recipe
+    if run.failure is None and model.exports_own_parameters and not model.weights_are_unchanged():
         # The weights that the file should have are lost.
         findings: tuple[Finding, ...] = (finding("impure-model", "the export changed the weights"),)
     else:
-        findings = () if run.failure is None else (judge_error(run.failure, cell, prepared),)
+        findings = () if run.failure is None else (judge_error(run.failure, cell, model),)
     if findings:
         remove(run.path)
         return Export(artifact=None, findings=findings, log=run.log)
-    frozen = handling_of(cell.exporter).frozen_branches(prepared.untaken_branches, run.notices)
+    frozen = handling_of(cell.exporter).frozen_branches(untaken_branches, run.notices)
     notices = without_those_at(frozen, run.notices)
     # A function of the project may wrap its copy in a module whose mode does not matter, or prepare it by changing it: only
     # what its file computes counts.
     is_custom = cell.exporter == CUSTOM
     may_train = recipe.training or (is_custom and not run.was_training)
     # torch warns that it uses another name for an axis which the recipe does not name.
-    other_names = [rf"axis name: {re.escape(axis)} will not be used" for axis in sorted(unnamed_axes(prepared.axes))]
+    other_names = [rf"axis name: {re.escape(axis)} will not be used" for axis in sorted(unnamed_axes(model.signature.axes))]
     allowed = [*recipe.allow_warnings, *other_names]
     warned = [*judge_branches(frozen), *judge_warnings(notices, allowed, training=may_train)]
-    changed = [change for change in run.changed if change not in prepared.changed_by_running]
+    changed = [change for change in run.changed if change not in model.changed_by_running]
     if changed and not recipe.training and not is_custom:
         message = f"the export changed {', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}"
         warned.append(finding("impure-model", message))

@@ -14,15 +14,16 @@ from pathlib import Path
 
 import torch
 
+from onnx_ci.collection.recipe import Recipe
 from onnx_ci.errors import disk_error
 from onnx_ci.onnx_model.files import NotAModelError
 from onnx_ci.opsets import CUSTOM
 from onnx_ci.pipeline.export.error_lines import line_of_error, line_that_fixes, was_unhandled
 from onnx_ci.pipeline.export.handling import handling_of
-from onnx_ci.pipeline.model.call import bound_arguments, wrapper_by_position, wrapper_without_constants
+from onnx_ci.pipeline.model.call import Call, bound_arguments, wrapper_by_position, wrapper_without_constants
 from onnx_ci.pipeline.model.containers import containers_in, name_of, named_leaves
 from onnx_ci.pipeline.model.module import exportable
-from onnx_ci.pipeline.prepare.prepare import Prepared
+from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.processes.capture import ESCAPES
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.results.rules import finding
@@ -49,12 +50,12 @@ _ADVICE = re.compile(r"\[Caused by the value|This is step \d/\d of exporting the
 """Where the part of the first line begins that is meant for the exporters' developers."""
 
 
-def judge_error(error: BaseException, cell: Cell, prepared: Prepared) -> Finding:
+def judge_error(error: BaseException, cell: Cell, model: RecipeModel) -> Finding:
     """What went wrong in an export."""
     chain = _chain(error)
-    who = _describe_exporter(cell, prepared)
+    who = _describe_exporter(cell, model.recipe)
     if isinstance(error, NotAModelError):
-        of_function = _RETURN if prepared.recipe.run_files is None else _RETURN_ALL
+        of_function = _RETURN if model.recipe.run_files is None else _RETURN_ALL
         return finding("export-error", f"{who} {error}", remedy=of_function if cell.exporter == CUSTOM else None)
     message = describe_error(error, who)
     if full := disk_error(error):
@@ -65,22 +66,22 @@ def judge_error(error: BaseException, cell: Cell, prepared: Prepared) -> Finding
             names = (re.search(entry.pattern, str(link)) for entry in _TABLE["operator-name"])
             operator = next((".".join(name.groups()) for name in names if name), None)
             return finding(rule, message, operator=operator, remedy=_remedy_of_operator(rule, operator, cell), source=source)
-    if about_size := _fixed_size(message, prepared):
+    if about_size := _fixed_size(message, model):
         return about_size
     if remedy := _suggested_by_torch(chain) or _remedy_of_error("error", chain):
         return finding("export-error", message, remedy=remedy, source=source)
-    if remedy := _remedy_of_call(prepared, cell, has_line=source is not None):
+    if remedy := _remedy_of_call(model.pristine, cell, has_line=source is not None):
         return finding("export-error", message, remedy=remedy, source=source)
     remedy = _remedy_of_error("unexplained", chain)
-    return _unsupported_class(prepared, cell, chain[-1]) or finding("export-error", message, remedy=remedy, source=source)
+    return _unsupported_class(model, cell, chain[-1]) or finding("export-error", message, remedy=remedy, source=source)
 
 
-def _remedy_of_call(prepared: Prepared, cell: Cell, *, has_line: bool) -> str | None:
+def _remedy_of_call(call: Call, cell: Cell, *, has_line: bool) -> str | None:
     """How to call the model, if the exporter does not take all kinds of arguments that the call has.
 
     An error at a line of the model has another cause, except that TorchScript never passes an argument by name.
     """
-    call, is_torchscript = prepared.pristine, cell.exporter == "torchscript"
+    is_torchscript = cell.exporter == "torchscript"
     if (is_torchscript or not has_line) and (wrapper := wrapper_by_position(call)):
         return (
             f"The exporter takes no arguments by name here. Pass them by position: {wrapper}, with the arguments in this order."
@@ -94,9 +95,9 @@ _RETURN_ALL = 'Return each file by name, as a path, a program or a model: {"pref
 _RETURN = "Write the file to the path that the function gets, or return a program, a model or the path of the file."
 
 
-def _describe_exporter(cell: Cell, prepared: Prepared) -> str:
+def _describe_exporter(cell: Cell, recipe: Recipe) -> str:
     """The exporter of a cell, as messages name it."""
-    function = prepared.recipe.export
+    function = recipe.export
     if cell.exporter != CUSTOM or function is None:
         return f"the {cell.exporter} exporter"
     return f"the export function {getattr(function, '__name__', type(function).__name__)}"
@@ -154,19 +155,19 @@ _POSITION = re.compile(r"(?<=dimension inputs)\[(\d+)\]")
 """An argument by its position, as torch 2.15 calls it; before, it gives the parameter's name."""
 
 
-def _fixed_size(message: str, prepared: Prepared) -> Finding | None:
+def _fixed_size(message: str, model: RecipeModel) -> Finding | None:
     """A finding about the axes that ``torch.export`` fixes, if the message names any, as ``inputs['x'].shape[0]``."""
-    arguments = bound_arguments(prepared.pristine)
+    arguments = bound_arguments(model.pristine)
     names: dict[int, str | int] = dict(enumerate(arguments))
     message = _MARKED.sub(r"a static shape of \3 for dimension inputs\1.shape[\2]", message)
     message = _POSITION.sub(lambda match: f"[{names.get(int(match[1]), int(match[1]))!r}]", message)
     named = named_leaves(arguments)
     keys = ("".join(f"[{key!r}]" for key in path) for path, leaf in named if isinstance(leaf, torch.Tensor))
-    inputs = dict(zip(keys, prepared.input_names, strict=False))
+    inputs = dict(zip(keys, model.signature.input_names, strict=False))
 
     def axis_in(fixed: re.Match[str]) -> str:
         name = inputs.get(fixed["argument"])
-        label = prepared.axes.get(name or "", {}).get(int(fixed["axis"]))
+        label = model.signature.axes.get(name or "", {}).get(int(fixed["axis"]))
         return f"{f'the axis {label!r}' if label else 'axis ' + fixed['axis']} of {name or fixed['argument']!r}"
 
     first = _FIXED.search(message)
@@ -181,7 +182,7 @@ def _fixed_size(message: str, prepared: Prepared) -> Finding | None:
         message,
         remedy=f"torch.export fixes {axis_in(first)} to {first['size']}: do not loop over it, take no int() of its size, and "
         "combine it with no tensor of a fixed size; or do not declare it dynamic.",
-        source=line_that_fixes(prepared, first["dimension"]),
+        source=line_that_fixes(model.fresh(), model.signature.dynamic_shapes, first["dimension"]),
     )
 
 
@@ -206,21 +207,21 @@ def _declaration(name: str, size: str) -> str:
     return f"name the axis {name!r} by its size, {size!r}"
 
 
-def _unsupported_class(prepared: Prepared, cell: Cell, error: BaseException) -> Finding | None:
+def _unsupported_class(model: RecipeModel, cell: Cell, error: BaseException) -> Finding | None:
     """An ``export-error`` about a class that the exporter does not support: of the model, an argument or an output."""
     exporter = handling_of(cell.exporter)
-    model = exportable(prepared.pristine.model)
-    if not exporter.takes_model(model):
+    module = exportable(model.pristine.model)
+    if not exporter.takes_model(module):
         remedy = "Let the recipe declare exporter='dynamo' and opsets from 18, or return a torch.nn.Module"
-        of_program = ", such as program.module()" if isinstance(model, torch.export.ExportedProgram) else ""
-        return _not_supported(f"{type(model).__name__}, the class of the model", cell, error, f"{remedy}{of_program}.")
-    for argument in containers_in(bound_arguments(prepared.pristine)):
+        of_program = ", such as program.module()" if isinstance(module, torch.export.ExportedProgram) else ""
+        return _not_supported(f"{type(module).__name__}, the class of the model", cell, error, f"{remedy}{of_program}.")
+    for argument in containers_in(bound_arguments(model.pristine)):
         if not exporter.takes_argument(argument):
             name = argument.kind.__name__
             what = f"{name}, the class of the argument {name_of(argument.path)}"
             remedy = f"onnx_ci.adapt(model, inputs=FUNCTION), where FUNCTION makes the {name} from tensors"
             return _not_supported(what, cell, error, f"Let the model take tensors: {remedy}.")
-    for output in prepared.outputs:
+    for output in model.signature.outputs:
         if not exporter.takes_output(output):
             where = f"the output {name_of(output.path)}" if output.path else "what the model returns"
             what = f"{output.kind.__name__}, the class of {where}"

@@ -23,6 +23,7 @@ from onnx_ci.pipeline.reference.reference import (
     with_perturbation,
 )
 from onnx_ci.pipeline.reference.runtime_rounding import with_runtime_rounding
+from onnx_ci.results.records import InputDomain
 
 Inputs = Sequence[torch.Tensor]
 """The tensors among the arguments of a call, flattened in the order of the graph's inputs."""
@@ -97,6 +98,31 @@ class Probe:
         """The step as a file runs it: with the file's own ``outputs`` of the step before as inputs."""
         inputs = (outputs[self.fed[index]] if index in self.fed else tensor for index, tensor in enumerate(self.inputs))
         return replace(self, inputs=tuple(inputs))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probes:
+    """All inputs on which a file and its model are compared."""
+
+    all: tuple[Probe, ...]
+    """The example first. A probe may try several kinds of special values in rows of their own: :attr:`one_kind_per_probe`."""
+    one_kind_probes: Callable[[], tuple[Probe, ...]] | None
+    """Makes the probes of :attr:`one_kind_per_probe`; ``None`` if these are such probes."""
+    cpu_outputs: Outputs | None
+    """For a GPU, the model's outputs for the example on the CPU in its own data type; ``None`` on the CPU, or if the model
+    cannot run there."""
+    inputs: tuple[InputDomain, ...]
+    """What the inputs are, and which values they are given."""
+
+    @property
+    def example(self) -> Probe:
+        """The recipe's own input."""
+        return self.all[0]
+
+    @functools.cached_property
+    def one_kind_per_probe(self) -> Probes:
+        """The same with a probe for each kind of special value. A file that fails on a probe of several is judged on these."""
+        return self if self.one_kind_probes is None else replace(self, all=self.one_kind_probes(), one_kind_probes=None)
 
 
 class Prober(Protocol):

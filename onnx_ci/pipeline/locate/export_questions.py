@@ -24,9 +24,9 @@ from onnx_ci.pipeline.compare.drift import compare_refined
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.model.call import PrepareError, with_inputs
 from onnx_ci.pipeline.model.places import CallPlaces, is_of_toolchain, source_line
+from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.running import force_eager, run
 from onnx_ci.pipeline.model.tensors import Outputs
-from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.reference.reference import proportional_reference
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import SourceLine
@@ -78,8 +78,9 @@ class QuestionedModel:
     """A model that runs on one input without an exporter, and is told at some of its questions that it is being exported.
 
     Args:
-        prepared: the recipe.
-        probe: the input.
+        model: the model.
+        example: the input with which it was exported.
+        probe: the input on which it runs.
         exporter: whose export it is told to be in.
         outputs: the names of its outputs.
         max_drift: the largest drift that passes.
@@ -88,7 +89,8 @@ class QuestionedModel:
 
     def __init__(
         self,
-        prepared: Prepared,
+        model: RecipeModel,
+        example: Probe,
         probe: Probe,
         *,
         exporter: str,
@@ -96,7 +98,7 @@ class QuestionedModel:
         max_drift: DriftLimit,
         deadline: float,
     ) -> None:
-        self._prepared, self._probe, self._exporter = prepared, probe, exporter
+        self._model, self._example, self._probe, self._exporter = model, example, probe, exporter
         self._names, self._max_drift, self._deadline = outputs, max_drift, deadline
         self._runs: dict[int, _Run] = {}
         self._wrong: dict[int, set[str]] = {}
@@ -116,9 +118,7 @@ class QuestionedModel:
         guilty: dict[str, ExportQuestion] = {}
         with contextlib.suppress(_UnknownError):
             in_export = self._run(sys.maxsize)
-            reference = (
-                proportional_reference(in_export.outputs, self._prepared.example.reference) if in_export.questions else None
-            )
+            reference = proportional_reference(in_export.outputs, self._example.reference) if in_export.questions else None
             if reference is None:
                 return {}
             like_in_export = dataclasses.replace(self._probe, reference=reference, refinements=())
@@ -154,14 +154,14 @@ class QuestionedModel:
             _UnknownError: the model raises, or returns another number of outputs.
         """
         if count not in self._runs:
-            call = with_inputs(self._prepared.fresh(), self._probe.inputs)
+            call = with_inputs(self._model.fresh(), self._probe.inputs)
             answers = _Answers(count, CallPlaces(call.model))
             with contextlib.ExitStack() as stack, force_eager():
                 for name, question in _QUESTIONS.get(self._exporter, {}).items():
                     if isinstance(question, FunctionType):
                         stack.enter_context(_answered(question, functools.partial(answers.answer, name)))
                 try:
-                    outputs = run(call, seed=self._prepared.recipe.seed)
+                    outputs = run(call, seed=self._model.recipe.seed)
                 except PrepareError:
                     raise _UnknownError from None
             if len(outputs) != len(self._names):

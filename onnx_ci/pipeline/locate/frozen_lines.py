@@ -32,13 +32,13 @@ from onnx_ci.pipeline.compare.drift import compare_refined
 from onnx_ci.pipeline.inputs.probes import Inputs, Probe
 from onnx_ci.pipeline.model.call import Call, PrepareError, with_inputs
 from onnx_ci.pipeline.model.places import source_line
+from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.running import force_eager, run
 from onnx_ci.pipeline.model.tensors import Outputs, has_noise, largest_value
-from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.reference.reference import proportional_reference
 from onnx_ci.pipeline.trace.received import Kind, Received, received
 from onnx_ci.pipeline.trace.recorder import Recorder
-from onnx_ci.pipeline.trace.trace import Trace
+from onnx_ci.pipeline.trace.trace import FunctionCall, Role, Trace
 from onnx_ci.pipeline.trace.tracked_numbers import reported_functions, tracked_conversions
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import Culprit, Frozen, FrozenKind, SourceLine
@@ -177,8 +177,9 @@ class Replay:
     """A model that runs on one input with some of its lines as on the example.
 
     Args:
-        prepared: the recipe.
-        probe: the input.
+        model: the model.
+        example: the input with which it was exported.
+        probe: the input on which it runs.
         outputs: the names of its outputs.
         outputs_of_file: what the file computes on the input; ``None`` if it fails.
         fails_at: the line that made the node at which it fails, if that is known.
@@ -188,7 +189,8 @@ class Replay:
 
     def __init__(
         self,
-        prepared: Prepared,
+        model: RecipeModel,
+        example: Probe,
         probe: Probe,
         *,
         outputs: Sequence[str],
@@ -197,7 +199,7 @@ class Replay:
         max_drift: DriftLimit,
         deadline: float,
     ) -> None:
-        self._prepared, self._probe, self._names = prepared, probe, outputs
+        self._model, self._example, self._probe, self._names = model, example, probe, outputs
         self._of_file, self._max_drift, self._deadline = outputs_of_file, max_drift, deadline
         self._fails_at = fails_at
         self._namespaces: dict[int, dict[str, Any]] = {}
@@ -218,8 +220,8 @@ class Replay:
             wrong: the names of the outputs that are wrong, or of all outputs if the file fails.
             warned: the lines about which the exporter has warned, which are tried first.
         """
-        self._recorded(self._prepared.example.inputs)  # which shows where numbers are converted
-        example = self._recorded(self._prepared.example.inputs)
+        self._recorded(self._example.inputs)  # which shows where numbers are converted
+        example = self._recorded(self._example.inputs)
         own = self._recorded(self._probe.inputs)
         if not own.is_accepted:
             return {}
@@ -280,7 +282,7 @@ class Replay:
         for name, output, of_file in zip(self._names, outputs, self._of_file, strict=True):
             if output.shape == of_file.shape:
                 self._lines_of_shapes.setdefault(name, lines)
-        reference = proportional_reference(outputs, self._prepared.example.reference)
+        reference = proportional_reference(outputs, self._example.reference)
         if reference is None:  # the noise is not known
             values = zip(self._names, outputs, self._of_file, strict=True)
             return {name for name, own, of_file in values if _is_near(own, of_file)}
@@ -307,21 +309,17 @@ class Replay:
 
     def _recorder(self, inputs: Inputs, answers: AsOnExample) -> tuple[Call, Recorder]:
         """A call, and what records it: of the numbers of tensors, only those of new ones can differ between two runs."""
-        call = with_inputs(self._prepared.fresh(), inputs)
-        return call, Recorder(call, _nothing, keep_created=_copy, answers=answers, has_operators=False)
+        call = with_inputs(self._model.fresh(), inputs)
+        return call, Recorder(call, _keep_created, answers=answers, kinds=[FunctionCall])
 
     def _run(self, call: Call, recorder: Recorder) -> Outputs:
         namespaces = self._namespaces.values()
         with force_eager(), tracked_conversions(namespaces), reported_functions(namespaces), recorder:
-            return run(call, seed=self._prepared.recipe.seed)
+            return run(call, seed=self._model.recipe.seed)
 
 
-def _nothing(tensor: torch.Tensor) -> None:
-    return None
-
-
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone()
+def _keep_created(tensor: torch.Tensor, role: Role) -> torch.Tensor | None:
+    return tensor.detach().clone() if role is Role.CREATED else None
 
 
 def _is_near(tensor: torch.Tensor, other: torch.Tensor) -> bool:

@@ -19,7 +19,7 @@ from onnx_ci.pipeline.compare.attribution import is_of_other_runtime
 from onnx_ci.pipeline.compare.equal_axes import EQUAL_AXES
 from onnx_ci.pipeline.compare.runtime_run import feeds_of, run_file
 from onnx_ci.pipeline.export.error_lines import line_of_node
-from onnx_ci.pipeline.inputs.probes import Probe
+from onnx_ci.pipeline.inputs.probes import Probe, Probes
 from onnx_ci.pipeline.locate.culprits import SourceSites, find_culprits, with_recipe
 from onnx_ci.pipeline.locate.export_questions import ExportQuestion, QuestionedModel
 from onnx_ci.pipeline.locate.frozen_lines import Replay
@@ -27,7 +27,7 @@ from onnx_ci.pipeline.locate.model_trace import TooLargeError, trace_model
 from onnx_ci.pipeline.locate.optimizer_passes import guilty_passes, is_of_optimizer, with_passes
 from onnx_ci.pipeline.locate.single_nodes import NodeRunner
 from onnx_ci.pipeline.model.call import input_tensors
-from onnx_ci.pipeline.prepare.prepare import Prepared, axes_of_one
+from onnx_ci.pipeline.model.recipe_model import CallSignature, RecipeModel
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import AXES_OF_ONE, Culprit, Finding, Frozen, FrozenKind, Severity, SourceLine
@@ -83,7 +83,8 @@ def located(
     findings: Sequence[Finding],
     path: Path,
     signature: Signature,
-    prepared: Prepared,
+    model: RecipeModel,
+    probes: Probes,
     *,
     exporter: str,
     max_drift: DriftLimit,
@@ -96,7 +97,8 @@ def located(
         findings: what is wrong with the file.
         path: the file, with its external data in the same folder.
         signature: its signature.
-        prepared: the recipe that it is an export of.
+        model: the model that it is an export of.
+        probes: the inputs on which it was compared with that model.
         exporter: which exporter made it.
         max_drift: the largest drift that passes.
         seconds: how long this thread may compute, so that a busy machine finds no less.
@@ -104,13 +106,14 @@ def located(
     """
     # Values of the file can be told to be the model's if both compute the same each time, and in float32 or float64. A cast to
     # float16 in the file that the model does not have is a fault like any other. One that it has is in its reference's epsilon.
-    model, is_precise = read_model(path), prepared.example.reference.eps <= torch.finfo(torch.float32).eps
-    if isinstance(model, Finding) or not is_precise or prepared.recipe.nondeterministic or is_converted(model):
+    file_model, is_precise = read_model(path), probes.example.reference.eps <= torch.finfo(torch.float32).eps
+    if isinstance(file_model, Finding) or not is_precise or model.recipe.nondeterministic or is_converted(file_model):
         return list(findings), ""
     search = _Search(
         path=path,
         signature=signature,
-        prepared=prepared,
+        model=model,
+        probes=probes,
         errors=[
             each
             for each in findings
@@ -136,11 +139,11 @@ def located(
         return of_input or (of_other if is_likely else ())
 
     places = search.places(proven)
-    twice = _passed_twice(prepared) if exporter == "dynamo" else ()
-    ones = _taken_for_one(prepared, {each.probe for each in search.errors}) if exporter == "dynamo" else []
+    twice = _passed_twice(model.signature.input_names, input_tensors(model.pristine)) if exporter == "dynamo" else ()
+    ones = _taken_for_one(model.signature, probes, {each.probe for each in search.errors}) if exporter == "dynamo" else []
 
     def with_remedy(finding: Finding) -> Finding:
-        remedy = _remedy(finding, exporter, prepared)
+        remedy = _remedy(finding, exporter, model)
         if twice and finding.rule == "baked-value":
             passed = listed(map(repr, twice))
             remedy = f"The args pass one tensor as {passed}, which torch.export takes as one input: pass x.clone()."
@@ -162,14 +165,14 @@ def located(
             return with_passes(finding, passes)
         question = questions.get((finding.probe, finding.output))
         if question is None and finding.probe is not None and (lines := proven(finding.probe, finding.output)):
-            culprits = tuple(with_recipe(each, prepared.recipe) for each in lines)
+            culprits = tuple(with_recipe(each, model.recipe) for each in lines)
             return with_remedy(dataclasses.replace(finding, culprits=culprits))
         if finding.probe in search.failing and finding.output is None:
             return with_remedy(dataclasses.replace(finding, culprits=(search.failing[finding.probe],)))
         frozen = search.differences.get(finding.probe, {})
         sites = places.get(finding.probe, SourceSites())
         culprits = tuple(
-            dataclasses.replace(with_recipe(each, prepared.recipe), frozen=frozen.get(each.source) if each.source else None)
+            dataclasses.replace(with_recipe(each, model.recipe), frozen=frozen.get(each.source) if each.source else None)
             for each in sites.culprits_of(finding.output)
         )
         with_culprits = dataclasses.replace(finding, culprits=culprits, steps=sites.steps)
@@ -184,7 +187,8 @@ class _Search:
 
     path: Path
     signature: Signature
-    prepared: Prepared
+    model: RecipeModel
+    probes: Probes
     errors: Sequence[Finding]
     exporter: str
     max_drift: DriftLimit
@@ -228,15 +232,15 @@ class _Search:
         The file goes on with the example's, or without what is written. So with another value of such an input alone, the model
         computes with this line as on the example, or without its write, what the file computes.
         """
-        example = self.prepared.example
+        example, input_names = self.probes.example, self.model.signature.input_names
         culprits: dict[Culprit, None] = {}
-        for position, name in enumerate(self.prepared.input_names):
-            for probe in self.prepared.probes if name in names else ():
+        for position, name in enumerate(input_names):
+            for probe in self.probes.all if name in names else ():
                 if probe.inputs[position].shape != example.inputs[position].shape or probe.follows is not None:
                     continue
                 mixed = (*example.inputs[:position], probe.inputs[position], *example.inputs[position + 1 :])
                 with self._noting("the line that reads a missing input is not known"):
-                    kept = tuple(each for each, of in zip(mixed, self.prepared.input_names, strict=True) if of not in names)
+                    kept = tuple(each for each, of in zip(mixed, input_names, strict=True) if of not in names)
                     outputs = self._outputs(dataclasses.replace(probe, inputs=kept))
                     replay = self._replay(dataclasses.replace(probe, inputs=mixed), outputs)
                     causes = replay.causes([value.name for value in self.signature.outputs], warned)
@@ -248,7 +252,7 @@ class _Search:
     def of_output(self, name: str | None) -> tuple[Culprit, ...]:
         """The line of the model that computes an output."""
         with self._noting(f"the line that computes {name!r} is not known"):
-            trace = trace_model(self.prepared, self.prepared.example, self.deadline)
+            trace = trace_model(self.model, self.probes.example, self.deadline)
             value = trace.outputs[[each.name for each in self.signature.outputs].index(name or "")] if trace else None
             operator = trace.values[value].operator if trace and value is not None else None
             if trace and operator is not None:
@@ -260,7 +264,8 @@ class _Search:
         self, probe: Probe, outputs_of_file: Sequence[torch.Tensor] | None, fails_at: SourceLine | None = None
     ) -> Replay:
         return Replay(
-            self.prepared,
+            self.model,
+            self.probes.example,
             probe,
             outputs=[value.name for value in self.signature.outputs],
             outputs_of_file=outputs_of_file,
@@ -276,7 +281,7 @@ class _Search:
     def _failing_node(self, probe: Probe) -> Culprit | None:
         """The node at which the file fails, with its line of the model; ``None`` if the file does not tell."""
         try:
-            OnnxRuntime(optimize=False).load(self.path, "cpu").run(feeds_of(self.signature, self.prepared, probe))
+            OnnxRuntime(optimize=False).load(self.path, "cpu").run(feeds_of(self.signature, self.model.weights, probe))
         except Exception as error:  # ONNX Runtime raises classes of its own
             name = _FAILED_NODE.search(str(error))
             node = next((each for each in self._runner.nodes if name is not None and each.name == name[1]), None)
@@ -296,12 +301,12 @@ class _Search:
             if probe.name in self.failing or all(proven(probe.name, output) for output in self._wrong_outputs(probe)):
                 continue
             with self._noting("the fault is not located"):
-                trace = trace_model(self.prepared, probe, self.deadline)
+                trace = trace_model(self.model, probe, self.deadline)
                 if trace is not None:
                     places[probe.name] = find_culprits(
                         self._runner,
                         trace,
-                        feeds_of(self.signature, self.prepared, probe),
+                        feeds_of(self.signature, self.model.weights, probe),
                         has_failed=None in self._wrong_outputs(probe),
                         deadline=self.deadline,
                     )
@@ -313,7 +318,8 @@ class _Search:
         for probe in self._probes[:_MOST_PROBES]:
             with self._noting("what the model asks in an export is not known"):
                 model = QuestionedModel(
-                    self.prepared,
+                    self.model,
+                    self.probes.example,
                     probe,
                     exporter=self.exporter,
                     outputs=[value.name for value in self.signature.outputs],
@@ -346,23 +352,23 @@ class _Search:
     def _probes(self) -> list[Probe]:
         first_of_fault = {(each.rule, each.output): each.probe for each in reversed(self.errors)}
         names = {*first_of_fault.values()}
-        return [each for each in self.prepared.probes if each.name in names and each.follows is None]
+        return [each for each in self.probes.all if each.name in names and each.follows is None]
 
     @functools.cached_property
     def _runner(self) -> NodeRunner:
         return NodeRunner(self.path)
 
     def _outputs(self, probe: Probe) -> list[torch.Tensor]:
-        return OnnxRuntime().load(self.path, "cpu").run(feeds_of(self.signature, self.prepared, probe))
+        return OnnxRuntime().load(self.path, "cpu").run(feeds_of(self.signature, self.model.weights, probe))
 
     def _is_right_without(self, probe: str | None, passes: Sequence[str]) -> bool:
         """Whether ONNX Runtime is right on an input if it skips passes of its optimizer."""
-        probes = tuple(each for each in self.prepared.probes if each.name == probe)
         run = run_file(
             OnnxRuntime(disabled=passes),
             self.path,
             self.signature,
-            dataclasses.replace(self.prepared, probes=probes),
+            self.model,
+            [each for each in self.probes.all if each.name == probe],
             device="cpu",
             max_drift=self.max_drift,
             timings={},
@@ -370,52 +376,45 @@ class _Search:
         return bool(run.outputs) and not run.faults
 
 
-def _passed_twice(prepared: Prepared) -> tuple[str, ...]:
+def _passed_twice(input_names: Sequence[str | None], tensors: Sequence[torch.Tensor]) -> tuple[str, ...]:
     """The inputs that are one tensor in the recipe's args, the first such tensor's."""
     names: dict[int, list[str]] = {}
-    for position, (name, tensor) in enumerate(zip(prepared.input_names, input_tensors(prepared.pristine), strict=True)):
+    for position, (name, tensor) in enumerate(zip(input_names, tensors, strict=True)):
         names.setdefault(id(tensor), []).append(name or str(position))
     return next((tuple(each) for each in names.values() if len(each) > 1), ())
 
 
-def _taken_for_one(prepared: Prepared, failing: Collection[str | None]) -> list[str]:
+def _taken_for_one(signature: CallSignature, probes: Probes, failing: Collection[str | None]) -> list[str]:
     """The dynamic axes along which the example has size 1, unless the file is right where only these have another size.
 
     Args:
-        prepared: the recipe.
         failing: the names of the inputs on which the file is wrong.
     """
-    ones = axes_of_one(prepared, prepared.example.inputs)
+    ones = signature.axes_of_one(probes.example.inputs)
 
     def has_other_ones_only(probe: Probe) -> bool:
-        inputs = zip(prepared.input_names, probe.inputs, prepared.example.inputs, strict=True)
+        inputs = zip(signature.input_names, probe.inputs, probes.example.inputs, strict=True)
         changed = {
-            prepared.axes.get(name or "", {}).get(axis)
+            signature.axes.get(name or "", {}).get(axis)
             for name, tensor, of_example in inputs
             for axis, (size, other) in enumerate(zip(tensor.shape, of_example.shape, strict=True))
             if size != other
         }
         return bool(changed) and changed <= {*ones}
 
-    tried = (each for each in prepared.probes if each.follows is None and has_other_ones_only(each))
+    tried = (each for each in probes.all if each.follows is None and has_other_ones_only(each))
     return ones if all(each.name in failing for each in tried) else []
 
 
-def _remedy(finding: Finding, exporter: str, prepared: Prepared) -> str:
-    """The remedy that fits the first culprit, or that of the rule.
-
-    Args:
-        finding: what is wrong, with its culprits.
-        exporter: which exporter made the file.
-        prepared: the recipe.
-    """
+def _remedy(finding: Finding, exporter: str, model: RecipeModel) -> str:
+    """The remedy that fits the first culprit of a finding about an exporter's file, or that of its rule."""
     first = next((each for each in finding.culprits if each.frozen is not None), None)
     if first is not None and first.frozen is not None:
         remedy = _ROUNDS if "range" in first.operators else _REMEDIES[first.frozen.kind]
         remedy += _ALSO[remedy].get(exporter, ".") if remedy in _ALSO else ""
         return remedy + (_SOME_SIZES if finding.rule == "baked-shape" else "")
     if finding.rule == "baked-shape" and finding.culprits:
-        layer = dict(prepared.pristine.model.named_modules()).get(finding.culprits[0].module)
+        layer = dict(model.pristine.model.named_modules()).get(finding.culprits[0].module)
         if type(layer).__module__.startswith("torch.nn.modules."):  # the culprit is a part of what it computes
             return _IN_LAYER + _SOME_SIZES
     if finding.rule == "baked-value" and any(each.nodes for each in finding.culprits):

@@ -19,9 +19,9 @@ from onnx_ci.pipeline.model.call import Call, input_tensors
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.operators import WrappingMode, tensor_leaves
 from onnx_ci.pipeline.model.places import CallPlaces
+from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.running import in_small_operators
 from onnx_ci.pipeline.model.tensors import has_noise, has_same_values, largest_value
-from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.reference.float64 import run_in_float64
 from onnx_ci.pipeline.reference.reference import unit_in_last_place
 from onnx_ci.processes.clock import CLOCK
@@ -114,11 +114,11 @@ class TooLargeError(Exception):
     """A trace needs too much memory or time; the message says which."""
 
 
-def trace_model(prepared: Prepared, probe: Probe, deadline: float) -> ModelTrace | None:
+def trace_model(model: RecipeModel, probe: Probe, deadline: float) -> ModelTrace | None:
     """What the model computes on the inputs of ``probe``, in float64; ``None`` if it cannot run in float64.
 
     Args:
-        prepared: the recipe.
+        model: the model.
         probe: the inputs.
         deadline: when to stop, by :func:`time.thread_time`.
 
@@ -132,7 +132,7 @@ def trace_model(prepared: Prepared, probe: Probe, deadline: float) -> ModelTrace
         return recorders[-1]
 
     with in_small_operators():
-        copies = Copies(prepared.pristine, prepared.fresh)
+        copies = Copies(model.pristine, model.fresh)
         exact, _ = run_in_float64(copies, probe.reference.own, probe.inputs, within)
     recorder = recorders[-1] if recorders else None
     if recorder is not None and recorder.too_much:
@@ -150,7 +150,7 @@ class _Recorder(WrappingMode):
     """Records each operator, and how much its rounding in float32 changes what it computes."""
 
     def __init__(self, call: Call, deadline: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._deadline = deadline
         self.operators: list[TracedOperator] = []
         self.values: list[TracedValue] = []

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from onnx_ci.opsets import OF_TORCH
 from onnx_ci.pipeline.compare.attribution import is_of_other_runtime
+from onnx_ci.pipeline.inputs.probes import Probes
 from onnx_ci.pipeline.locate.culprits import with_recipe
-from onnx_ci.pipeline.prepare.prepare import Prepared
+from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.reduce.program import Program
 from onnx_ci.pipeline.reduce.script import ExportCall
 from onnx_ci.pipeline.reduce.search import called_programs, failing_part, parts_anywhere, shrunk, with_fewer_calls
@@ -24,12 +25,15 @@ _MOST_CALLS = 4
 """A part of more calls says little about where the fault is."""
 
 
-def located_by_parts(findings: Sequence[Finding], prepared: Prepared, cell: Cell, deadline: float) -> tuple[list[Finding], str]:
+def located_by_parts(
+    findings: Sequence[Finding], model: RecipeModel, probes: Probes, cell: Cell, deadline: float
+) -> tuple[list[Finding], str]:
     """The findings, the first error without a place with the functions of torch that fail by themselves; and the log.
 
     Args:
         findings: what is wrong with the cell.
-        prepared: its recipe.
+        model: what it exports.
+        probes: the inputs on which it is judged.
         cell: the cell.
         deadline: when to stop, by :func:`time.thread_time`.
     """
@@ -39,7 +43,7 @@ def located_by_parts(findings: Sequence[Finding], prepared: Prepared, cell: Cell
     if first is None or cell.exporter not in OF_TORCH:  # a part is exported with torch alone
         return list(findings), ""
     try:
-        part = _failing_part(first, prepared, cell, deadline)
+        part = _failing_part(first, model, probes, cell, deadline)
     except Exception as error:  # the findings must not be lost
         return list(findings), f"no part of the model was tried alone: {type(error).__name__}: {error}"
     if part is None or len(part.calls) > _MOST_CALLS:
@@ -48,7 +52,7 @@ def located_by_parts(findings: Sequence[Finding], prepared: Prepared, cell: Cell
         Culprit(nodes=(), operators=(call.function.removesuffix(".__get__"),), module=call.module, source=call.source)
         for call in part.calls
     )
-    culprits = tuple(with_recipe(each, prepared.recipe) for each in functions)
+    culprits = tuple(with_recipe(each, model.recipe) for each in functions)
     # What is wrong later in the same output follows from it.
     return [
         dataclasses.replace(each, culprits=culprits)
@@ -58,10 +62,10 @@ def located_by_parts(findings: Sequence[Finding], prepared: Prepared, cell: Cell
     ], ""
 
 
-def _failing_part(finding: Finding, prepared: Prepared, cell: Cell, deadline: float) -> Program | None:
+def _failing_part(finding: Finding, model: RecipeModel, probes: Probes, cell: Cell, deadline: float) -> Program | None:
     with scratch_folder() as scratch:
         fails = fails_like(finding, ExportCall(exporter=cell.exporter, opset=cell.opset), scratch / "part.onnx")
-        parts = itertools.chain.from_iterable(map(parts_anywhere, called_programs(prepared, finding)))
+        parts = itertools.chain.from_iterable(map(parts_anywhere, called_programs(model, probes, finding)))
         part = failing_part(parts, fails, deadline)
         return part and shrunk(part, with_fewer_calls, fails, deadline)
 

@@ -15,13 +15,13 @@ children, such as ``a.weight * b.weight``, and that would be rounded to float32 
 from __future__ import annotations
 
 from collections.abc import Iterable, MutableMapping
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakIdKeyDictionary
 
-from onnx_ci.pipeline.model.operators import WrappingMode, is_higher_order, tensor_leaves, written_to
+from onnx_ci.pipeline.model.operators import Intervention, OperatorCall, tensor_leaves
 
 LEAST = 2**16
 """From how many bytes on a weight gets a placeholder. Smaller ones are many and take little memory."""
@@ -38,11 +38,11 @@ class WritesToWeightError(Exception):
     """An operator writes to a weight, and what it writes would be lost."""
 
 
-class Float64OnUse(WrappingMode):  # type: ignore[no-untyped-call]
+class Float64OnUse(Intervention):
     """Gives operators the weights in float64 in place of their placeholders."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._weights: dict[torch.UntypedStorage, torch.Tensor] = {}
         """The weights by the memory of their placeholders."""
         self._views: MutableMapping[torch.Tensor, bool] = WeakIdKeyDictionary()
@@ -66,19 +66,14 @@ class Float64OnUse(WrappingMode):  # type: ignore[no-untyped-call]
                 placeholders[id(weight)] = placeholder
         return placeholders
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if is_higher_order(func):
-            args, kwargs = pytree.tree_map_only(torch.Tensor, self._converted, (args, kwargs))
-            return func(*self.wrapped(args), **kwargs)
-        if any(map(self._shows_weight, written_to(func, args, kwargs))):
-            raise WritesToWeightError(f"{func} writes to a weight")
-        if func in _PICKING and (table := self._weight_of(args[0])) is not None:
-            return func(table, *args[1:], **kwargs).double()
-        is_view = func.is_view and any(map(self._shows_weight, tensor_leaves((args, kwargs))))
-        args, kwargs = pytree.tree_map_only(torch.Tensor, self._converted, (args, kwargs))
-        result = func(*args, **kwargs)
-        if is_view:
+    def run(self, call: OperatorCall) -> Any:
+        """Run an operator with weights in place of placeholders."""
+        if any(map(self._shows_weight, call.written)):
+            raise WritesToWeightError(f"{call.operator} writes to a weight")
+        if call.operator in _PICKING and (table := self._weight_of(call.args[0])) is not None:
+            return replace(call, args=(table, *call.args[1:])).run().double()
+        result = call.with_changed(torch.Tensor, self._converted).run()
+        if call.is_view and any(map(self._shows_weight, call.operands)):
             self._views.update(dict.fromkeys(tensor_leaves(result), True))
         return result
 

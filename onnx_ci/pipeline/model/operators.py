@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import FunctionType
 from typing import Any, Self
 
 import torch
@@ -91,10 +90,10 @@ class OperatorCall:
 
 
 class Intervention(TorchDispatchMode):
-    """The base of what changes, while it is active, what operators get or return: a policy is a class derived from it.
+    """The base of what changes, while it is active, what operators get or return. Derived classes define :meth:`run`.
 
-    The functions that an operator such as ``torch.cond`` takes run under the same policy. Of several interventions, the one
-    that was entered last is asked first, and the operators that it calls itself pass through the others.
+    The functions that an operator such as ``torch.cond`` takes run under the same intervention. Of several interventions, the
+    one that was entered last comes first, and the operators that it calls itself pass through the others.
     """
 
     supports_higher_order_operators = True
@@ -102,40 +101,36 @@ class Intervention(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()  # type: ignore[no-untyped-call]
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         # The inherited method imports all of torch.compile, which takes half a second.
         return False
 
-    def before(self, call: OperatorCall) -> OperatorCall:
-        """The call to run in place of ``call``."""
-        return call
-
     def run(self, call: OperatorCall) -> Any:
-        """Run the operator, or what it stands for."""
+        """What the caller of an operator gets: what ``call.run()`` returns, or that of another call, or something else."""
         return call.run()
 
-    def after(self, call: OperatorCall, result: Any) -> Any:
-        """What the caller gets in place of ``result``; ``call`` is as it was before. Not asked about ``torch.cond`` itself."""
-        return result
+    def run_higher_order(self, call: OperatorCall) -> Any:
+        """The same for an operator that takes functions, which run under this intervention."""
+        return call.run()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         call = OperatorCall(func, args, kwargs or {})
-        changed = self.before(call)
         if call.is_higher_order:
-            return replace(changed, args=pytree.tree_map(self._with_mode, changed.args)).run()
-        return self.after(call, self.run(changed))
+            return self.run_higher_order(replace(call, args=pytree.tree_map(self._with_mode, args)))
+        return self.run(call)
 
-    def _with_mode(self, leaf: Any) -> Any:
-        """An argument; a function or module as a function that runs it under this mode."""
-        if not callable(leaf):
-            return leaf
+    def _with_mode(self, argument: Any) -> Any:
+        """An argument of such an operator. A function, method or module becomes a function that runs under this mode."""
 
-        def call(*args: Any) -> Any:
+        def run(*args: Any) -> Any:
             with self:
-                return leaf(*args)
+                return argument(*args)
 
-        return call
+        return run if callable(argument) else argument
 
 
 class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -157,37 +152,13 @@ def written_to(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> lis
     return OperatorCall(func, args, kwargs).written
 
 
-def is_higher_order(func: Any) -> bool:
-    """Whether an operator takes functions, as ``torch.cond`` does."""
-    return isinstance(func, torch._ops.HigherOrderOperator)  # has no public name
+class WrappingMode(Intervention):
+    """The base of modes that also intercept the operators in the branches of ``torch.cond`` and similar operators."""
 
-
-class WrappingMode(OperatorMode):  # type: ignore[no-untyped-call]
-    """The base of modes that also intercept the operators in the branches of ``torch.cond`` and similar operators.
-
-    Derived classes define :meth:`call_operator`. One that changes the arguments of ``torch.cond``, too, replaces
-    ``__torch_dispatch__``.
-    """
-
-    supports_higher_order_operators = True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if is_higher_order(func):
-            return func(*self.wrapped(args), **kwargs)
-        return self.call_operator(func, args, kwargs)
+    def run(self, call: OperatorCall) -> Any:
+        """See :class:`Intervention`."""
+        return self.call_operator(call.operator, call.args, call.kwargs)
 
     def call_operator(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What the operator ``func`` returns under this mode."""
         return func(*args, **kwargs)
-
-    def wrapped(self, args: Any) -> Any:
-        """The arguments of such an operator, with functions that run under this mode."""
-        return pytree.tree_map_only(FunctionType, self._with_mode, args)
-
-    def _with_mode(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            with self:
-                return function(*args)
-
-        return call

@@ -11,7 +11,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from onnx_ci.collection.post_export import GraphPass
 from onnx_ci.pipeline.model.call import Call
 from onnx_ci.pipeline.model.module import plain_weights_of, replace_weight, weights_of
-from onnx_ci.pipeline.model.operators import OperatorMode, tensor_leaves
+from onnx_ci.pipeline.model.operators import Intervention, OperatorCall, tensor_leaves
 from onnx_ci.pipeline.model.running import in_small_operators
 from onnx_ci.pipeline.model.tensors import has_noise
 
@@ -37,26 +37,21 @@ _SMALLEST_EXPONENT = -13
 """The exponent of float16's smallest normal number, 2**-14, as :func:`torch.frexp` counts."""
 
 
-class StochasticRounding:
-    """Decides how values are rounded: to the nearest step, or up or down at random (stochastic rounding).
-
-    Args:
-        seed: the seed of the random numbers; ``None`` for the nearest step.
-    """
-
-    def __init__(self, seed: int | None) -> None:
-        self._generator = None if seed is None else torch.Generator().manual_seed(seed)
-
-    def like(self, tensor: torch.Tensor) -> torch.Tensor | float:
-        """The share of a step to add before rounding to the nearest one: random in [-0.5, 0.5), or 0."""
-        if self._generator is None:
-            return 0.0
-        return torch.rand(tensor.shape, generator=self._generator, dtype=torch.float64).to(tensor.device) - 0.5
+def _random_numbers(seed: int | None) -> torch.Generator | None:
+    """What decides how values are rounded: up or down at random (stochastic rounding), or ``None``, to the nearest step."""
+    return None if seed is None else torch.Generator().manual_seed(seed)
 
 
-def round_to_float16(tensor: torch.Tensor, dice: StochasticRounding) -> torch.Tensor:
+def _share(tensor: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor | float:
+    """The share of a step to add to each value before it is rounded to the nearest one: random in [-0.5, 0.5), or 0."""
+    if generator is None:
+        return 0.0
+    return torch.rand(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device) - 0.5
+
+
+def _to_float16(tensor: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
     """The tensor with its values rounded to those of float16, in its own type. Too large ones become infinite."""
-    share = dice.like(tensor)
+    share = _share(tensor, generator)
     if not isinstance(share, torch.Tensor):
         return tensor.to(torch.float16).to(tensor.dtype)
     exponent = torch.frexp(tensor).exponent.clamp(min=_SMALLEST_EXPONENT)
@@ -64,59 +59,38 @@ def round_to_float16(tensor: torch.Tensor, dice: StochasticRounding) -> torch.Te
     return torch.where(torch.isfinite(tensor), moved, tensor).to(torch.float16).to(tensor.dtype)
 
 
-class _Rounding(OperatorMode):  # type: ignore[no-untyped-call]
-    """The base of the simulations, whose :meth:`run` runs an operator with rounded values."""
+def _rounded(call: OperatorCall, outputs: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The outputs of an operator with their floating tensors rounded. What a view shows is rounded already."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.run(func, tuple(args), dict(kwargs or {}))
+    def rounded(tensor: torch.Tensor) -> torch.Tensor:
+        return call.replace_result(tensor, change(tensor)) if has_noise(tensor) and tensor.numel() else tensor
 
-    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        raise NotImplementedError
-
-
-def _is_mutable(func: Any) -> bool:
-    """Whether an operator works in place, which only its private schema says."""
-    schema = getattr(func, "_schema", None)
-    return schema is not None and bool(schema.is_mutable)
-
-
-def _replaced(func: Any, outputs: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The outputs of an operator with their floating tensors changed; in place, if the operator works in place."""
-
-    def changed(tensor: torch.Tensor) -> torch.Tensor:
-        if not has_noise(tensor) or not tensor.numel():
-            return tensor
-        return tensor.copy_(change(tensor)) if _is_mutable(func) else change(tensor)
-
-    return outputs if getattr(func, "is_view", False) else pytree.tree_map_only(torch.Tensor, changed, outputs)
+    return outputs if call.is_view else pytree.tree_map_only(torch.Tensor, rounded, outputs)
 
 
 # --- float16 ----------------------------------------------------------------------------------------------------------
 
 
-class _Float16(_Rounding):  # type: ignore[no-untyped-call]
-    def __init__(self, dice: StochasticRounding) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._dice = dice
+class _Float16(Intervention):
+    def __init__(self, generator: torch.Generator | None) -> None:
+        super().__init__()
+        self._generator = generator
 
-    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        nonzero_args, nonzero_kwargs = pytree.tree_map_only(
-            float, lambda each: math.copysign(_LEAST, each) if 0 < abs(each) < _LEAST else each, (args, kwargs)
-        )
-        outputs = func(*nonzero_args, **nonzero_kwargs)
-        return _replaced(func, outputs, lambda tensor: round_to_float16(tensor, self._dice))
+    def run(self, call: OperatorCall) -> Any:
+        nonzero = call.with_changed(float, lambda each: math.copysign(_LEAST, each) if 0 < abs(each) < _LEAST else each)
+        return _rounded(call, nonzero.run(), lambda tensor: _to_float16(tensor, self._generator))
 
 
 def float16(seed: int | None) -> Within:
     """Half precision."""
 
     def within(call: Call) -> AbstractContextManager[object]:
-        dice = StochasticRounding(seed)
+        generator = _random_numbers(seed)
         with torch.no_grad():
             for tensor in (*plain_weights_of(call.model), *tensor_leaves((call.args, call.kwargs))):
                 if has_noise(tensor) and tensor.numel():
-                    replace_weight(tensor, round_to_float16(tensor.data, dice))
-        return _Float16(dice)
+                    replace_weight(tensor, _to_float16(tensor.data, generator))
+        return _Float16(generator)
 
     return within
 
@@ -126,7 +100,8 @@ def float16(seed: int | None) -> Within:
 Ranges = dict[tuple[int, str], tuple[float, float]]
 """The least and the largest value of each activation, by the number of its operator and its role there."""
 
-_LINEAR = (aten.convolution.default, aten.addmm.default, aten.mm.default, aten.linear.default)
+_LINEAR = {aten.convolution.default: 0, aten.linear.default: 0, aten.addmm.default: -1, aten.mm.default: -1}
+"""Layers, with the axis of the output channels in their weights."""
 _CONVOLUTION = aten.convolution.default
 _NORMALIZATION = (
     aten.native_batch_norm.default,
@@ -162,11 +137,11 @@ class Observations:
     """Operators whose outputs are rounded only after the next one."""
 
 
-class _Numbered(_Rounding):  # type: ignore[no-untyped-call]
+class _Numbered(Intervention):
     """Numbers the operators in the order in which they run, and tracks constants and recurrent layers."""
 
     def __init__(self, call: Call) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.number = 0
         self._constants = WeakTensorKeyDictionary()
         for tensor in weights_of(call.model):
@@ -185,14 +160,20 @@ class _Numbered(_Rounding):  # type: ignore[no-untyped-call]
         """Whether a value is a weight, or computed from weights only."""
         return not isinstance(value, torch.Tensor) or value in self._constants
 
-    def note_constants(self, args: Any, outputs: Any) -> None:
-        """Note whether the outputs of an operator are constant: all its arguments are."""
-        are_constant = all(map(self.is_constant, pytree.tree_leaves(args)))
-        for leaf in pytree.tree_leaves(outputs):
-            if isinstance(leaf, torch.Tensor) and are_constant:
-                self._constants[leaf] = True
-            elif isinstance(leaf, torch.Tensor) and leaf in self._constants:  # changed in place
-                del self._constants[leaf]
+    def is_numbered(self, call: OperatorCall) -> bool:
+        """Whether the static quantizer converts an operator, which then gets the next number."""
+        is_converted = call.operator in _STATIC and not self.recurrent
+        self.number += is_converted
+        return is_converted
+
+    def note_constants(self, call: OperatorCall, result: Any) -> None:
+        """Note whether the results of an operator are constant: all its operands are."""
+        are_constant = all(map(self.is_constant, call.operands))
+        for tensor in tensor_leaves(result):
+            if are_constant:
+                self._constants[tensor] = True
+            elif tensor in self._constants:  # changed in place
+                del self._constants[tensor]
 
 
 @contextlib.contextmanager
@@ -210,53 +191,49 @@ def _outside_recurrent_layers(call: Call, mode: _Numbered) -> Iterator[None]:
         output, states = outputs  # in the file, the states of the layers are concatenated
         return output, pytree.tree_map_only(torch.Tensor, mode.concatenated, states)
 
-    layers = [module for module in call.model.modules() if isinstance(module, nn.RNNBase)]
-    hooks = [*(layer.register_forward_pre_hook(enter) for layer in layers)]
-    hooks += [*(layer.register_forward_hook(leave) for layer in layers)]
-    try:
-        with mode:
-            yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with contextlib.ExitStack() as stack:
+        for module in call.model.modules():
+            if isinstance(module, nn.RNNBase):
+                stack.enter_context(module.register_forward_pre_hook(enter))
+                stack.enter_context(module.register_forward_hook(leave))
+        stack.enter_context(mode)
+        yield
 
 
-class _Observer(_Numbered):  # type: ignore[no-untyped-call]
+class _Observer(_Numbered):
     def __init__(self, call: Call, observations: Observations) -> None:
         super().__init__(call)
         self._observations = observations
         self._producers = WeakTensorKeyDictionary()
         """The number and the operator that a tensor is the first output of."""
 
-    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        is_observed = func in _STATIC and not self.recurrent
-        if is_observed:
-            self.number += 1
-            self._note_merged(func, args)
-            for position, tensor in enumerate(pytree.tree_leaves(args)):
-                if isinstance(tensor, torch.Tensor) and not self.is_constant(tensor):
-                    self._note(f"in {position}", tensor)
-        outputs = func(*args, **kwargs)
-        self.note_constants((args, kwargs), outputs)
-        for position, tensor in enumerate(pytree.tree_leaves(outputs) if is_observed else ()):
-            if isinstance(tensor, torch.Tensor):
-                self._note(f"out {position}", tensor)
-                if position == 0:
-                    self._producers[tensor] = (self.number, func)
-        return outputs
+    def run(self, call: OperatorCall) -> Any:
+        is_numbered = self.is_numbered(call)
+        if is_numbered:
+            self._note_merged(call)
+            for position, leaf in enumerate(pytree.tree_leaves(call.args)):
+                if not self.is_constant(leaf):
+                    self._note(f"in {position}", leaf)
+        result = call.run()
+        self.note_constants(call, result)
+        for position, tensor in enumerate(tensor_leaves(result) if is_numbered else ()):
+            self._note(f"out {position}", tensor)
+            if position == 0:
+                self._producers[tensor] = (self.number, call.operator)
+        return result
 
-    def _note_merged(self, func: Any, args: tuple[Any, ...]) -> None:
+    def _note_merged(self, call: OperatorCall) -> None:
         """Note if the operator is merged into the one before it."""
-        first = args[0] if args and isinstance(args[0], torch.Tensor) else None
-        if first is None or first not in self._producers:
+        first = call.args[0]
+        if not isinstance(first, torch.Tensor) or first not in self._producers:
             return
         number, producer = self._producers[first]
-        if func in _NORMALIZATION and producer is _CONVOLUTION:
-            weight, variance, eps = args[1], args[4], args[-1]
+        if call.operator in _NORMALIZATION and producer is _CONVOLUTION:
+            weight, variance, eps = call.args[1], call.args[4], call.args[-1]
             factor = torch.rsqrt(variance + eps)
             self._observations.scales[number] = factor if weight is None else factor * weight
             self._observations.merged.add(number)
-        elif func in _ACTIVATIONS:
+        elif call.operator in _ACTIVATIONS:
             self._observations.merged.add(number)
 
     def concatenated(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -301,13 +278,13 @@ def is_within(ranges: Ranges, calibrated: Ranges) -> bool:
     return True
 
 
-class _Int8(_Numbered):  # type: ignore[no-untyped-call]
+class _Int8(_Numbered):
     """Rounds weights and activations to 256 steps.
 
     Args:
         call: the call that will run.
         pass: the pass, whose options say which types it uses and whether weights have a scale for each channel.
-        dice: how values are rounded.
+        seed: the seed of the random numbers that round; ``None`` to round to the nearest step.
         observations: what a run on the same inputs shows.
         calibrated: the ranges of activations; ``None`` for those of the data.
     """
@@ -316,48 +293,48 @@ class _Int8(_Numbered):  # type: ignore[no-untyped-call]
         self,
         call: Call,
         graph_pass: GraphPass,
-        dice: StochasticRounding,
+        seed: int | None,
         observations: Observations,
         calibrated: Ranges | None,
     ) -> None:
         super().__init__(call)
         self._options: Mapping[str, Any] = graph_pass.options
-        self._dice, self._observations, self._calibrated = dice, observations, calibrated
+        self._generator, self._observations, self._calibrated = _random_numbers(seed), observations, calibrated
         self._quantized = WeakTensorKeyDictionary()
 
-    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        is_known = func in _STATIC and not self.recurrent
-        self.number += is_known
+    def run(self, call: OperatorCall) -> Any:
+        is_numbered = self.is_numbered(call)
         # The quantizer keeps an activation function as it is unless it quantizes what the function gets.
-        is_quantized = is_known and (func not in _ACTIVATIONS or args[0] in self._quantized)
-        rounded = self._rounded_arguments(func, args, is_quantized=is_quantized)
-        outputs = func(*rounded, **kwargs)
-        self.note_constants((args, kwargs), outputs)
+        is_quantized = is_numbered and (call.operator not in _ACTIVATIONS or call.args[0] in self._quantized)
+        result = replace(call, args=self._rounded_arguments(call, is_quantized=is_quantized)).run()
+        self.note_constants(call, result)
         if is_quantized and self._calibrated is not None and self.number not in self._observations.merged:
-            rounded_outputs = _replaced(func, outputs, lambda each: self._fake(each, *self._range("out 0", each)))
-        else:
-            rounded_outputs = outputs
-        first = rounded[0] if rounded and isinstance(rounded[0], torch.Tensor) else None
-        if is_quantized or (func in _RESHAPING and first is not None and first in self._quantized):
-            for tensor in pytree.tree_leaves(rounded_outputs):
-                if isinstance(tensor, torch.Tensor):
-                    self._quantized[tensor] = True
-        return rounded_outputs
+            result = _rounded(call, result, lambda each: self._activation("out 0", each))
+        if is_quantized or (call.operator in _RESHAPING and call.args[0] in self._quantized):
+            self._quantized.update(dict.fromkeys(tensor_leaves(result), True))
+        return result
 
-    def _rounded_arguments(self, func: Any, args: tuple[Any, ...], *, is_quantized: bool) -> tuple[Any, ...]:
-        """The arguments of an operator as it gets them in the file."""
-        is_static = self._calibrated is not None
-        if func in _LINEAR and (not self.recurrent or (self.is_lstm and not is_static)):
-            return self._linear(func, args)
-        if func is aten.embedding.default and self.is_constant(args[0]):
-            return (self._weight(args[0], None, None), *args[1:])
+    def _rounded_arguments(self, call: OperatorCall, *, is_quantized: bool) -> Sequence[Any]:
+        """The arguments of an operator as it gets them in the file.
+
+        Without a calibration, only layers and tables are rounded, not a product of two activations.
+        """
+        args, is_static = call.args, self._calibrated is not None
+        if call.operator in _LINEAR and (not self.recurrent or (self.is_lstm and not is_static)):
+            at = 1 if call.operator is aten.addmm.default else 0
+            if not self.is_constant(args[at]) and self.is_constant(args[at + 1]):
+                layer = self._activation(f"in {at}", args[at]), self._weight(call.operator, args[at + 1])
+                return (*args[:at], *layer, *args[at + 2 :])
+        if call.operator is aten.embedding.default and self.is_constant(args[0]):
+            return (self._weight(call.operator, args[0]), *args[1:])
         if not (is_quantized and is_static):
             return args
         leaves, tree = pytree.tree_flatten(args)
-        rounded: tuple[Any, ...] = pytree.tree_unflatten(
-            [self._input(position, leaf) for position, leaf in enumerate(leaves)], tree
-        )
-        if not _is_mutable(func):
+        leaves = [
+            leaf if self.is_constant(leaf) else self._activation(f"in {position}", leaf) for position, leaf in enumerate(leaves)
+        ]
+        rounded: Sequence[Any] = pytree.tree_unflatten(leaves, tree)
+        if not call.writes:
             return rounded
         args[0].copy_(rounded[0])  # an operator in place must write to the tensor that it was called with
         return (args[0], *rounded[1:])
@@ -365,51 +342,24 @@ class _Int8(_Numbered):  # type: ignore[no-untyped-call]
     def concatenated(self, tensor: torch.Tensor) -> torch.Tensor:
         """The states as the static quantizer rounds them."""
         super().concatenated(tensor)
-        if self._calibrated is None or not has_noise(tensor) or not tensor.numel():
+        return tensor if self._calibrated is None else self._activation("out 0", tensor)
+
+    def _activation(self, role: str, tensor: torch.Tensor) -> torch.Tensor:
+        """An activation, rounded with its calibrated range or, without one, its own."""
+        if not has_noise(tensor) or not tensor.numel():
             return tensor
-        return self._fake(tensor, *(self._calibrated.get((self.number, "out 0")) or (float(tensor.min()), float(tensor.max()))))
-
-    def _linear(self, func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments of a convolution or matrix product, rounded.
-
-        Without a calibration, a product of two activations is not rounded.
-        """
-        at = 1 if func is aten.addmm.default else 0
-        activation, weight = args[at], args[at + 1]
-        if self.is_constant(activation) or not self.is_constant(weight):
-            if self._calibrated is None:
-                return args
-            return tuple(self._input(position, value) for position, value in enumerate(args))
-        channels = {_CONVOLUTION: 0, aten.linear.default: 0}.get(func, -1)
-        scale = self._observations.scales.get(self.number) if func is _CONVOLUTION and not self.recurrent else None
-        rounded = [*args]
-        rounded[at] = self._fake(activation, *self._range(f"in {at}", activation))
-        rounded[at + 1] = self._weight(weight, channels, scale)
-        return tuple(rounded)
-
-    def _range(self, role: str, tensor: torch.Tensor) -> tuple[Any, Any]:
         calibrated = (self._calibrated or {}).get((self.number, role)) if not self.recurrent else None
-        return calibrated or (float(tensor.min()), float(tensor.max()))
+        return self._fake(tensor, *(calibrated or (float(tensor.min()), float(tensor.max()))))
 
-    def _input(self, position: int, value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or not has_noise(value) or not value.numel() or self.is_constant(value):
-            return value
-        return self._fake(value, *self._range(f"in {position}", value))
-
-    def _weight(self, weight: torch.Tensor, channels: int | None, scale: torch.Tensor | None) -> torch.Tensor:
-        """A weight, rounded as in the file, where a BatchNorm behind the layer is multiplied into it first.
-
-        Args:
-            weight: the weight.
-            channels: its axis of output channels.
-            scale: the factor of each channel.
-        """
+    def _weight(self, operator: Any, weight: torch.Tensor) -> torch.Tensor:
+        """A weight, rounded as in the file, where a BatchNorm behind a convolution is multiplied into its weight first."""
         if not weight.numel():
             return weight
-        axis = None if channels is None else channels % weight.dim()
-        if scale is None or axis is None:
+        axis = _LINEAR[operator] % weight.dim() if operator in _LINEAR else None
+        scale = self._observations.scales.get(self.number) if operator is _CONVOLUTION and not self.recurrent else None
+        if scale is None:
             return self._rounded_weight(weight, axis)
-        factor = scale.to(weight.dtype).reshape([-1 if each == axis else 1 for each in range(weight.dim())])
+        factor = scale.to(weight.dtype).reshape(-1, *(1,) * (weight.dim() - 1))
         rounded = self._rounded_weight(weight * factor, axis)
         return torch.where(factor == 0, weight * factor, rounded / factor)
 
@@ -432,7 +382,7 @@ class _Int8(_Numbered):  # type: ignore[no-untyped-call]
         width = (largest - least) / 255
         step = torch.where((width > 0) & torch.isfinite(width), width, 1.0)
         zero = torch.round(-least / step)
-        rounded = (torch.round(tensor / step + zero + self._dice.like(tensor)).clamp(0, 255) - zero) * step
+        rounded = (torch.round(tensor / step + zero + _share(tensor, self._generator)).clamp(0, 255) - zero) * step
         # The smallest number of a type, as a mask adds it, is not rounded to minus infinity: a row of it would become NaN.
         limit = torch.finfo(tensor.dtype).max
         return rounded.clamp(-limit, limit)
@@ -440,9 +390,7 @@ class _Int8(_Numbered):  # type: ignore[no-untyped-call]
 
 def int8(graph_pass: GraphPass, seed: int | None, observations: Observations, calibrated: Ranges | None) -> Within:
     """Quantization. The arguments are those of the mode."""
-    return lambda call: _outside_recurrent_layers(
-        call, _Int8(call, graph_pass, StochasticRounding(seed), observations, calibrated)
-    )
+    return lambda call: _outside_recurrent_layers(call, _Int8(call, graph_pass, seed, observations, calibrated))
 
 
 def in_turn(withins: Sequence[Within]) -> Within:

@@ -20,12 +20,12 @@ from onnx_ci.collection.post_export import GraphPass
 from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.onnx_model.precision import PRECISIONS
 from onnx_ci.onnx_model.signature import read_signature
-from onnx_ci.pipeline.inputs.probes import Probe
+from onnx_ci.pipeline.inputs.probes import Probe, Probes
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.devices import exact_arithmetic
+from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.tensors import Outputs, as_array, has_noise, in_declared_type, is_finite
 from onnx_ci.pipeline.post_export import rounding
-from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.reference.float64 import run_within
 from onnx_ci.pipeline.reference.reference import Reference, spread, with_noise_of
 from onnx_ci.results.records import Finding, Severity
@@ -39,36 +39,38 @@ SIMULATIONS, SIMULATIONS_OF_FEW = 4, 16
 
 @dataclass(frozen=True, kw_only=True)
 class ShippedReference:
-    """A prepared recipe as the file after some passes is compared with it."""
+    """What the file after some passes is compared with."""
 
-    prepared: Prepared
+    model: RecipeModel
+    probes: Probes
     findings: tuple[Finding, ...] = ()
     domains: tuple[str, ...] = ()
     """Domains of operators that the passes may introduce."""
 
     @classmethod
-    def of(cls, prepared: Prepared, passes: Sequence[GraphPass], limit: DriftLimit) -> Self:
-        """``prepared``, in units of the rounding of ``passes``; unchanged if they keep the numbers.
+    def of(cls, model: RecipeModel, probes: Probes, passes: Sequence[GraphPass], limit: DriftLimit) -> Self:
+        """``probes``, in units of the rounding of ``passes``; unchanged if they keep the numbers.
 
         Args:
-            prepared: the recipe.
+            model: the model of which the file is an export.
+            probes: the inputs with the references of that model.
             passes: the passes that made the file.
             limit: the largest drift that passes.
         """
         domains = tuple(domain for graph_pass in passes for domain in graph_pass.domains)
         lossy = [each for each in passes if each.lossy]
         if passes:
-            prepared = prepared.one_kind_per_probe
+            probes = probes.one_kind_per_probe
         if not lossy:
-            return cls(prepared=prepared, domains=domains)
-        probes, findings = prepared.probes, []
-        if prepared.recipe.nondeterministic:  # random outputs are compared by their distributions, in no unit
+            return cls(model=model, probes=probes, domains=domains)
+        shipped, findings = probes.all, []
+        if model.recipe.nondeterministic:  # random outputs are compared by their distributions, in no unit
             eps = max(PRECISIONS[each.lossy].eps for each in lossy if each.lossy)
-            probes = tuple(probe.with_eps(eps) for probe in probes)
+            shipped = tuple(probe.with_eps(eps) for probe in shipped)
         else:
-            simulator = _Simulator(prepared, lossy)
+            simulator = _Simulator(model, probes, lossy)
             with exact_arithmetic():
-                probes, left_out = simulator.probes()
+                shipped, left_out = simulator.probes()
             if left_out:
                 message = f"not compared on {listed(left_out)}: outside the calibrated ranges"
                 remedy = "No action is needed. What a quantized file computes there proves nothing."
@@ -78,11 +80,10 @@ class ShippedReference:
                     f"the rounding of the passes cannot be simulated on {listed(simulator.failing)}: it gives NaN or infinity"
                 )
                 findings.append(finding("vacuous", message, remedy=_NO_UNIT))
-            findings += _too_coarse(probes, limit.default)
+            findings += _too_coarse(shipped, limit.default)
         if any(each.lossy == "float16" and not each.keep_io_types for each in lossy):
-            probes = tuple(map(_with_float16, probes))
-        shipped = dataclasses.replace(prepared, probes=probes)
-        return cls(prepared=shipped, findings=tuple(findings), domains=domains)
+            shipped = tuple(map(_with_float16, shipped))
+        return cls(model=model, probes=dataclasses.replace(probes, all=shipped), findings=tuple(findings), domains=domains)
 
 
 def _too_coarse(probes: Sequence[Probe], limit: float) -> list[Finding]:
@@ -137,10 +138,10 @@ def _with_float16(probe: Probe) -> Probe:
 class _Simulator:
     """Runs a model with the rounding of its lossy passes."""
 
-    def __init__(self, prepared: Prepared, lossy: Sequence[GraphPass]) -> None:
-        self._prepared, self._lossy = prepared, lossy
-        self._copies = Copies(prepared.pristine, prepared.fresh)
-        if not prepared.changed_by_running and all(each.lossy == "int8" for each in lossy):  # float16 changes the weights
+    def __init__(self, model: RecipeModel, probes: Probes, lossy: Sequence[GraphPass]) -> None:
+        self._probes, self._lossy = probes, lossy
+        self._copies = Copies(model.pristine, model.fresh)
+        if not model.changed_by_running and all(each.lossy == "int8" for each in lossy):  # float16 changes the weights
             self._copies.share()
         self._observations: dict[int, rounding.Observations] = {}
         """What a run on each probe shows, by the probe's identity."""
@@ -152,7 +153,7 @@ class _Simulator:
 
     def probes(self) -> tuple[tuple[Probe, ...], list[str]]:
         """The probes in units of the simulated rounding, and the names of those that prove nothing."""
-        probes = self._prepared.probes
+        probes = self._probes.all
         if any(each.is_static for each in self._lossy):
             self._observations = {id(probe): self._observe(probe) for probe in probes}
             usable = self._within_calibration()
@@ -167,10 +168,10 @@ class _Simulator:
 
     def _within_calibration(self) -> list[Probe]:
         """The probes on which no activation leaves its calibrated range, neither in a step nor in those before it."""
-        ranges = [self._observations[id(probe)].ranges for probe in calibration_probes(self._prepared)]
+        ranges = [self._observations[id(probe)].ranges for probe in calibration_probes(self._probes)]
         self._calibrated = rounding.merged_ranges(ranges)
         within: dict[str, Probe] = {}
-        for probe in self._prepared.probes:
+        for probe in self._probes.all:
             follows_usable = probe.follows is None or probe.follows in within
             if follows_usable and rounding.is_within(self._observations[id(probe)].ranges, self._calibrated):
                 within[probe.name] = probe
@@ -187,7 +188,7 @@ class _Simulator:
 
     def _simulated(self, probe: Probe, seed: int | None) -> Outputs | None:
         """The outputs with simulated rounding; for a step of a sequence, also that of all steps before it."""
-        if all(each.follows != probe.name for each in self._prepared.probes):
+        if all(each.follows != probe.name for each in self._probes.all):
             return self._simulate(probe, seed)
         key = (probe.name, seed)
         if key not in self._simulations:  # the steps after it need it again
@@ -197,7 +198,7 @@ class _Simulator:
     def _simulate(self, probe: Probe, seed: int | None) -> Outputs | None:
         fed = probe
         if probe.follows is not None:
-            before = self._simulated(next(each for each in self._prepared.probes if each.name == probe.follows), seed)
+            before = self._simulated(next(each for each in self._probes.all if each.name == probe.follows), seed)
             if before is None:
                 return None
             fed = probe.fed_with(before)  # in float64
@@ -236,25 +237,25 @@ class _Simulator:
 # --- calibration ------------------------------------------------------------------------------------------------------
 
 
-def calibration_probes(prepared: Prepared) -> list[Probe]:
+def calibration_probes(probes: Probes) -> list[Probe]:
     """The probes on which a static quantization is calibrated: the example and inputs like it that show a range."""
-    probes = []
-    for probe in prepared.one_kind_per_probe.probes:
+    usable = []
+    for probe in probes.one_kind_per_probe.all:
         floats = [tensor for tensor in probe.inputs if has_noise(tensor) and tensor.numel()]
         is_finite_everywhere = all(bool(torch.isfinite(each).all()) for each in floats)
         varies = not floats or any(bool((each != each.flatten()[0]).any()) for each in floats)
         if not probe.special and is_finite_everywhere and varies:
-            probes.append(probe)
-    return probes
+            usable.append(probe)
+    return usable
 
 
-def calibration_feeds(path: Path, prepared: Prepared) -> list[Mapping[str, Any]]:
-    """The calibration's inputs for the file at ``path``, by name."""
-    signature = read_signature(path, prepared.weights)
+def calibration_feeds(path: Path, weights: Mapping[str, torch.Tensor], probes: Probes) -> list[Mapping[str, Any]]:
+    """The calibration's inputs for the file at ``path``, by name, but for the ``weights``."""
+    signature = read_signature(path, weights)
     if isinstance(signature, Finding):
         return []
     feeds: list[Mapping[str, Any]] = []
-    for probe in calibration_probes(prepared):
+    for probe in calibration_probes(probes):
         pairs = zip(signature.inputs, probe.inputs, strict=False)
         feeds.append({value.name: as_array(in_declared_type(tensor, value.element_type)) for value, tensor in pairs})
     return feeds

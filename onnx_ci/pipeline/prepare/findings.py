@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +25,10 @@ from onnx_ci.pipeline.model.containers import name_of, named_leaves
 from onnx_ci.pipeline.model.module import unlike_others
 from onnx_ci.pipeline.model.tensors import Outputs, dtype_name, has_noise, largest_value
 from onnx_ci.pipeline.prepare.observability import Observability
-from onnx_ci.results.records import Finding, Severity, SourceLine
+from onnx_ci.pipeline.prepare.state_lines import lines_that_draw
+from onnx_ci.pipeline.trace.recorder import MOST_EVENTS
+from onnx_ci.pipeline.trace.trace import Trace
+from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.text import count, listed, listed_shortly
 
@@ -230,22 +233,32 @@ def _constant_axes(
                 yield label, finding("vacuous", message, remedy=remedy)
 
 
+# --- the trace --------------------------------------------------------------------------------------------------------
+
+
+def not_recorded(trace: Trace) -> Iterator[Finding]:
+    """A note if what the model does is recorded in part only."""
+    if trace.is_complete:
+        return
+    what = f"all but its first {len(trace.events):,} calls" if len(trace.events) >= MOST_EVENTS else "calls on unusual tensors"
+    message = f"what the model does was not recorded as a whole: branches and indices in {what} are not looked for"
+    yield finding("untaken-branch", message, severity=Severity.NOTE, remedy="No action is needed if there are none.")
+
+
 # --- precision --------------------------------------------------------------------------------------------------------
 
 
 _DRAWN = "The line draws random numbers, and draws different ones in float64 and in the file: make them a buffer or an input."
 
 
-def noisy_outputs(
-    limit: DriftLimit, probes: Sequence[Probe], lines_that_draw: Callable[[], Sequence[SourceLine]]
-) -> Iterator[Finding]:
+def noisy_outputs(limit: DriftLimit, probes: Sequence[Probe], trace: Trace) -> Iterator[Finding]:
     """Outputs whose noise affects more than half of their digits: almost any file would pass a comparison by drift.
 
     A model that seeds itself returns the same on each run, but torch draws other numbers in float64.
     Of the probes, only the example and the steps of sequences are checked, over which rounding errors can grow.
 
     Args:
-        lines_that_draw: returns the lines of the model that draw random numbers. Only called if a reference is too noisy.
+        trace: a run on the example.
     """
     if limit.has_tolerance:
         return
@@ -255,7 +268,7 @@ def noisy_outputs(
         if noisy is not None:
             output, noise = noisy.reference.own[position], noisy.reference.noise[position]
             largest = largest_value(output)
-            drawing = lines_that_draw()
+            drawing = lines_that_draw(trace)
             remedy = (
                 "An ill-conditioned model needs rtol or atol, or an example on which it is better conditioned"
                 f"{', or fewer steps' if noisy.fed else ''}."

@@ -26,7 +26,7 @@ from onnx_ci.pipeline.inputs.branches import Branches, BranchFinder, UntakenBran
 from onnx_ci.pipeline.inputs.call_probes import call_probes
 from onnx_ci.pipeline.inputs.decisions import observed, uses_of_inputs
 from onnx_ci.pipeline.inputs.domains import InputDomains
-from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, ModelProber, Probe, RandomProber
+from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, ModelProber, Probe, Probes, RandomProber
 from onnx_ci.pipeline.inputs.sequences import Sequences
 from onnx_ci.pipeline.inputs.special_values import Variation, constants_of, variations
 from onnx_ci.pipeline.model.build import build, completed, with_names
@@ -40,12 +40,13 @@ from onnx_ci.pipeline.model.call import (
     with_inputs,
     with_own_inputs,
 )
-from onnx_ci.pipeline.model.containers import Container, containers_in, name_of, named_leaves
+from onnx_ci.pipeline.model.containers import containers_in, name_of, named_leaves
 from onnx_ci.pipeline.model.copies import Copies, copied_call, is_large
 from onnx_ci.pipeline.model.devices import TF32_EPS, exact_arithmetic
 from onnx_ci.pipeline.model.global_state import Changes
 from onnx_ci.pipeline.model.module import weights_of
 from onnx_ci.pipeline.model.probe_weights import assign_weights, with_probe_weights
+from onnx_ci.pipeline.model.recipe_model import CallSignature, RecipeModel
 from onnx_ci.pipeline.model.running import flatten_outputs, run, run_tree
 from onnx_ci.pipeline.model.tensor_sketch import sketch
 from onnx_ci.pipeline.model.tensors import Outputs, as_array, as_tensor, dtype_name, has_noise, on_cpu
@@ -55,6 +56,7 @@ from onnx_ci.pipeline.prepare.findings import (
     check_parameters,
     loaded_weights_findings,
     noisy_outputs,
+    not_recorded,
     observability_findings,
     observability_unknown,
     output_size_findings,
@@ -64,14 +66,13 @@ from onnx_ci.pipeline.prepare.findings import (
 )
 from onnx_ci.pipeline.prepare.observability import NoGradientsError, Observability, affect_outputs, observe
 from onnx_ci.pipeline.prepare.side_effects import SideEffects, differ, find_kept_sizes, find_side_effects
-from onnx_ci.pipeline.prepare.state_lines import lines_that_draw
 from onnx_ci.pipeline.reference.random_samples import random_reference
 from onnx_ci.pipeline.reference.reference import make_reference
 from onnx_ci.pipeline.reference.runtime_rounding import with_runtime_rounding
 from onnx_ci.pipeline.trace.recorder import Tracer
 from onnx_ci.processes.allocator import return_free_memory, return_large_blocks
 from onnx_ci.processes.capture import timed
-from onnx_ci.results.records import Finding, InputDomain, TensorSketch
+from onnx_ci.results.records import Finding, InputDomain
 
 
 class Weights(enum.Enum):
@@ -90,81 +91,24 @@ class Weights(enum.Enum):
 class Prepared:
     """A recipe ready for its cells."""
 
-    recipe: Recipe
-    fresh: Callable[..., Call]
-    """Returns a new copy of the model and its arguments, one for each export: :meth:`Copies.fresh`."""
-    pristine: Call
-    """The call that ``fresh()`` copies; it is never run or changed."""
-    has_probe_weights: bool
-    """Whether the model has probe weights instead of its own."""
-    axes: Mapping[str, Mapping[int, str]]
-    """The declared dynamic axes by input or output name, from ``dynamic_axes`` or ``dynamic_shapes``."""
-    dynamic_shapes: tuple[Any, ...] | None
-    """The inputs' dynamic axes as ``dynamic_shapes`` of ``torch.export``, in the order of forward's parameters."""
-    input_names: tuple[str | None, ...]
-    """The name of each tensor argument: the declared one, that in the model if only its axes are declared, or ``None``."""
-    inputs: tuple[InputDomain, ...]
-    """What the inputs are, and which values they are given."""
-    outputs: tuple[Container, ...]
-    """The outputs of other classes than tuple, list and dict."""
-    own_output_names: tuple[str, ...]
-    """What the model calls its outputs, such as ``past_key_values.0.key``; empty if what it returns has no names."""
-    probes: tuple[Probe, ...]
-    """The example first. A probe may try several kinds of special values in rows of their own: :attr:`one_kind_per_probe`."""
-    one_kind_probes: Callable[[], tuple[Probe, ...]] | None
-    """Makes the probes of :attr:`one_kind_per_probe`; ``None`` if these are such probes."""
-    cpu_outputs: Outputs | None
-    """For a GPU, the model's outputs on the CPU in its own data type; ``None`` on the CPU, or if the model cannot run there."""
+    model: RecipeModel
+    probes: Probes
     untaken_branches: tuple[UntakenBranch, ...]
     """The branches of which no probe takes the other side."""
     findings: tuple[Finding, ...]
     """What is wrong before any export."""
-    changed_by_running: tuple[str, ...]
-    """The state that a run of the model changes, so that it is not attributed to the export."""
-    exports_own_parameters: bool
-    """Whether an export gets the parameters of ``pristine`` instead of copies, for which there may not be enough memory."""
     observability: Observability | None
     """Which modules affect the outputs measurably; ``None`` if gradients cannot show it."""
-    weights_sketch: TensorSketch
-    """A sketch of the exported parameters and buffers."""
     timings: Mapping[str, float]
     """Seconds by stage."""
-
-    @functools.cached_property
-    def weights(self) -> Mapping[str, torch.Tensor]:
-        """The weights by name, if ``export_params=False`` makes them inputs of the file; otherwise empty."""
-        if self.recipe.export_options.get("export_params", True):
-            return {}
-        return {name: tensor.detach().cpu() for name, tensor in self.pristine.model.state_dict().items()}
 
     @functools.cached_property
     def hides_modules(self) -> bool:
         """Whether the weights hide modules that other weights may show. One that nothing uses, such as a pooler, none can."""
         if self.observability is None or not self.observability.hidden:
             return False
-        hidden = self.observability.hidden
-        return self.observability.has_gradients or affect_outputs(self.fresh(), hidden, self.example.reference.own)
-
-    def weights_are_unchanged(self) -> bool:
-        """Whether the parameters and buffers still are what :attr:`weights_sketch` describes."""
-        return sketch(weights_of(self.pristine.model)) == self.weights_sketch
-
-    @functools.cached_property
-    def one_kind_per_probe(self) -> Prepared:
-        """The same with a probe for each kind of special value. A file that fails on a probe of several is judged on these."""
-        return self if self.one_kind_probes is None else replace(self, probes=self.one_kind_probes(), one_kind_probes=None)
-
-    @property
-    def example(self) -> Probe:
-        """The recipe's own input."""
-        return self.probes[0]
-
-
-def axes_of_one(prepared: Prepared, inputs: Sequence[torch.Tensor]) -> list[str]:
-    """The names of the dynamic axes along which the inputs have size 1."""
-    axes = [prepared.axes.get(name or "", {}) for name in prepared.input_names]
-    sizes = ((name, tensor.shape[axis]) for each, tensor in zip(axes, inputs, strict=True) for axis, name in each.items())
-    return [*dict.fromkeys(name for name, size in sizes if size == 1)]
+        hidden, own = self.observability.hidden, self.probes.example.reference.own
+        return self.observability.has_gradients or affect_outputs(self.model.fresh(), hidden, own)
 
 
 def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
@@ -183,42 +127,37 @@ def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
         first = _first_run(copies, task, timings)
         with timed("sketch", timings):
             weights_sketch = sketch(weights_of(copies.pristine.model))
-        effects = SideEffects()
+        tracer, effects = Tracer(copies), SideEffects()
         if not task.is_quick and not task.recipe.nondeterministic:
             with timed("side-effects", timings):
-                effects = find_side_effects(copies, first.example, training=task.recipe.training)
+                effects = find_side_effects(copies, tracer, first.example, training=task.recipe.training)
         if effects.can_share:  # all further runs share one copy
             copies.share()
-        inputs = _inputs(copies, first, effects, task, timings, builder.exact_arithmetic)
-        observability, of_observability = _observability(copies, copies.release(), inputs.probes, task, timings)
+        probes, untaken_branches, of_inputs = _probes(copies, tracer, first, effects, task, timings, builder.exact_arithmetic)
+        observability, of_observability = _observability(copies, copies.release(), probes.all, task, timings)
     findings = (
         *(loaded_weights_findings(copies.pristine) if weights is Weights.PROBE_UNLESS_LOADED else ()),
         *call_findings(copies.pristine, first.result, task.recipe),
         *effects.findings,
-        *inputs.findings,
+        *of_inputs,
         *of_observability,
     )
-    paths = [path for path, leaf in named_leaves(first.result) if isinstance(leaf, torch.Tensor)]
-    return Prepared(
+    model = RecipeModel(
         recipe=task.recipe,
-        fresh=copies.fresh,
+        signature=first.signature,
         pristine=copies.pristine,
+        fresh=copies.fresh,
         has_probe_weights=builder.has_probe_weights,
-        axes=first.axes.labels,
-        dynamic_shapes=dynamic_shapes_tree(copies.pristine, first.input_names, first.axes),
-        input_names=first.input_names,
-        inputs=inputs.domains.described(),
-        outputs=tuple(containers_in(first.result)),
-        own_output_names=tuple(map(name_of, paths)) if paths[0] and isinstance(paths[0][0], str) else (),
-        probes=inputs.probes,
-        one_kind_probes=inputs.one_kind_probes,
-        cpu_outputs=first.cpu_outputs,
-        untaken_branches=inputs.branches.untaken,
-        findings=findings,
-        changed_by_running=tuple(effects.changed),
         exports_own_parameters=is_large(copies.pristine.model) and effects.can_share and not builder.is_on_gpu,
-        observability=observability,
+        changed_by_running=tuple(effects.changed),
         weights_sketch=weights_sketch,
+    )
+    return Prepared(
+        model=model,
+        probes=probes,
+        untaken_branches=untaken_branches,
+        findings=findings,
+        observability=observability,
         timings=timings,
     )
 
@@ -303,10 +242,10 @@ def _built(builder: _Builder, timings: dict[str, float]) -> Copies:
 class _FirstRun:
     """What is known of a model after one run on its example."""
 
-    input_names: tuple[str | None, ...]
     result: Any
     """What the model returned."""
     axes: DeclaredAxes
+    signature: CallSignature
     example: Probe
     cpu_outputs: Outputs | None
 
@@ -337,9 +276,9 @@ def _first_run(copies: Copies, task: CellTask, timings: dict[str, float]) -> _Fi
                 cpu_outputs = run(copies.on_cpu())
         copies.try_on_cpu_first = cpu_outputs is not None
     return _FirstRun(
-        input_names=_input_names(named, tensors),
         result=result,
         axes=axes,
+        signature=_signature(_input_names(named, tensors), copies.pristine, axes, result),
         example=example,
         cpu_outputs=cpu_outputs,
     )
@@ -349,32 +288,36 @@ def _input_names(recipe: Recipe, tensors: Sequence[torch.Tensor]) -> tuple[str |
     return tuple(name for _, name in itertools.zip_longest(tensors, recipe.input_names[: len(tensors)]))
 
 
+def _signature(input_names: tuple[str | None, ...], call: Call, axes: DeclaredAxes, result: Any) -> CallSignature:
+    paths = [path for path, leaf in named_leaves(result) if isinstance(leaf, torch.Tensor)]
+    return CallSignature(
+        input_names=input_names,
+        axes=axes.labels,
+        dynamic_shapes=dynamic_shapes_tree(call, input_names, axes),
+        outputs=tuple(containers_in(result)),
+        own_output_names=tuple(map(name_of, paths)) if paths[0] and isinstance(paths[0][0], str) else (),
+    )
+
+
 # --- other inputs -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Inputs:
-    """All inputs on which a file is compared with its model, and what they show about the recipe."""
-
-    probes: tuple[Probe, ...]
-    one_kind_probes: Callable[[], tuple[Probe, ...]] | None
-    domains: InputDomains
-    branches: Branches
-    findings: tuple[Finding, ...]
-
-
-def _inputs(
+def _probes(
     copies: Copies,
+    tracer: Tracer,
     first: _FirstRun,
     effects: SideEffects,
     task: CellTask,
     timings: dict[str, float],
     arithmetic: Callable[[], contextlib.AbstractContextManager[None]],
-) -> _Inputs:
+) -> tuple[Probes, tuple[UntakenBranch, ...], list[Finding]]:
     """The example, given inputs, random and special values, other sizes, steps of sequences, and other sides of branches.
 
     Args:
         arithmetic: that of references, for what is run later.
+
+    Returns:
+        The probes, the branches of which none takes the other side, and what both show about the recipe.
 
     Raises:
         PrepareError: given inputs cannot be used.
@@ -383,28 +326,22 @@ def _inputs(
     with timed("probes", timings):
         prober = (RandomProber if recipe.nondeterministic else ModelProber)(copies, first.example)
         names = names_in_model(copies.pristine)
-        example, tracer = first.example.inputs, Tracer(copies)
-        trace = tracer.trace(example)
+        example = first.example.inputs
+        trace = effects.trace or tracer.trace(example)
         uses = uses_of_inputs(tracer, trace, example)
-        domains = InputDomains(recipe.domains, first.input_names, axes.labels, example, names, uses)
+        domains = InputDomains(recipe.domains, first.signature.input_names, axes.labels, example, names, uses)
         sequences = Sequences(copies, recipe, first.example, axes, domains)
         finder = BranchFinder(tracer, observed(trace), prober, axes.inputs, sequences.following, domains)
-        beginning = (prober.example, *_given_probes(task, prober, first.input_names, axes.labels))
+        beginning = (prober.example, *_given_probes(task, prober, first.signature))
         special: Sequence[Variation] = ()
         if not task.is_quick:
             special = [*variations(example, domains, constants_of(copies.pristine.model), uses)]
         can_use_rows = effects.can_share and not recipe.feedback and not finder.decides_by_values
         of_call = call_probes(
-            prober,
-            axes.inputs,
-            sequences.following,
-            domains,
-            special,
-            is_quick=task.is_quick,
-            can_use_rows=can_use_rows,
+            prober, axes.inputs, sequences.following, domains, special, is_quick=task.is_quick, can_use_rows=can_use_rows
         )
         probes = (*beginning, *of_call.probes)
-        kept_sizes = [*find_kept_sizes(copies, of_call.resized.probes)] if effects.can_share else []
+        kept_sizes = [*find_kept_sizes(copies, tracer, of_call.resized.probes)] if effects.can_share else []
         of_steps: Sequence[Finding] = ()
         if recipe.feedback and not task.is_quick:
             steps, of_steps = sequences.probes(probes)
@@ -415,32 +352,31 @@ def _inputs(
             # A recipe that allows the rule states that no input takes the other side.
             branches = finder.find(probes, search="untaken-branch" not in task.allow)
             probes += branches.probes
-    findings = (
+    findings = [
         *kept_sizes,
         *of_steps,
         *untested_axes(of_call.resized, probes, axes, prober.rejections),
         *undeclared_relations(of_call.resized, axes),
-        *noisy_outputs(task.max_drift, probes, functools.cache(lambda: lines_that_draw(copies.fresh()))),
+        *not_recorded(trace),
+        *noisy_outputs(task.max_drift, probes, trace),
         *without_float64(probes),
         *(() if task.is_quick else output_size_findings(recipe, of_call.resized, probes, axes)),
-    )
+    ]
 
     def one_kind_probes() -> tuple[Probe, ...]:
         with arithmetic():
             return (*beginning, *of_call.separated(), *branches.probes)
 
-    return _Inputs(
-        probes=probes,
+    all_probes = Probes(
+        all=probes,
         one_kind_probes=one_kind_probes if of_call.has_special_rows else None,
-        domains=domains,
-        branches=branches,
-        findings=findings,
+        cpu_outputs=first.cpu_outputs,
+        inputs=domains.described(),
     )
+    return all_probes, branches.untaken, findings
 
 
-def _given_probes(
-    task: CellTask, prober: ModelProber, names: Sequence[str | None], axes: Mapping[str, Mapping[int, str]]
-) -> Iterator[Probe]:
+def _given_probes(task: CellTask, prober: ModelProber, signature: CallSignature) -> Iterator[Probe]:
     """The inputs in files that the recipe or the settings name.
 
     Raises:
@@ -451,9 +387,9 @@ def _given_probes(
         ExpectedInput(
             name=name,
             dtype=as_array(tensor).dtype,
-            dims=tuple(None if axis in axes.get(name or "", {}) else size for axis, size in enumerate(tensor.shape)),
+            dims=tuple(None if axis in signature.axes.get(name or "", {}) else size for axis, size in enumerate(tensor.shape)),
         )
-        for name, tensor in zip(names, prober.example.inputs, strict=True)
+        for name, tensor in zip(signature.input_names, prober.example.inputs, strict=True)
     ]
     for files in task.inputs:
         try:

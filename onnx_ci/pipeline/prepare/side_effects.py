@@ -16,9 +16,11 @@ from onnx_ci.pipeline.model.call import Call, PrepareError, bound_arguments, wit
 from onnx_ci.pipeline.model.containers import Path, name_of, named_leaves
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.module import numbers_of
-from onnx_ci.pipeline.model.running import run
+from onnx_ci.pipeline.model.running import flatten_outputs, run
 from onnx_ci.pipeline.model.tensors import Outputs, has_noise, has_same_values
-from onnx_ci.pipeline.prepare.state_lines import lines_that_change_state, lines_that_draw
+from onnx_ci.pipeline.prepare.state_lines import first_difference, lines_that_change_state, lines_that_draw
+from onnx_ci.pipeline.trace.recorder import Tracer
+from onnx_ci.pipeline.trace.trace import Trace
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.text import listed_shortly
@@ -83,6 +85,8 @@ class SideEffects:
     """The state that a run changes, so that it is not attributed to the export."""
     can_share: bool = False
     """Whether one copy can serve for all runs: none affects a later one."""
+    trace: Trace | None = None
+    """A run on the example, if it is like the first one."""
 
 
 _NOT_DRAWN_BY_TORCH = (
@@ -91,72 +95,111 @@ _NOT_DRAWN_BY_TORCH = (
 )
 
 
-def find_side_effects(copies: Copies, example: Probe, *, training: bool) -> SideEffects:
-    """Run the model again: a fresh copy with another seed, and the copy that has already run, each with inputs of its own.
+def find_side_effects(copies: Copies, tracer: Tracer, example: Probe, *, training: bool) -> SideEffects:
+    """Run the copy that has run on the example again: on other inputs, then on the example with another seed.
 
-    A model that overwrites its inputs but returns the same for the same values has no state.
+    A model that returns the same then keeps nothing that matters and draws nothing, so two runs suffice; the last one is
+    recorded. A model that overwrites its inputs but returns the same for the same values has no state.
     """
-    own, after_others = example.reference.own, _after_other_inputs(copies, example.inputs)
-    depends_on_history = after_others is not None and differ(after_others, own)
-    can_share = after_others is not None and not depends_on_history
-    if not can_share and differ(run(copies.fresh(), seed=OTHER_SEED), own):
-        message = "a fresh copy of the model returns different outputs"
-        source = next(iter(lines_that_draw(copies.fresh())), None)
-        remedy = None if source is not None else _NOT_DRAWN_BY_TORCH
-        return SideEffects(findings=[finding("nondeterministic", message, remedy=remedy, source=source)])
-    changed = describe_changes(copies.used.model, copies.pristine.model)
-    again = with_own_inputs(copies.used)
+    others, used = _other_inputs(copies, example.inputs), copies.used
+    if others is not None:
+        try:
+            run(with_inputs(used, others))
+        except PrepareError:
+            others, used = None, copies.fresh()
+    again = with_own_inputs(used)
     given = named_leaves(bound_arguments(again))
+    trace, result = tracer.record(again, seed=OTHER_SEED)
+    if not trace.is_accepted or differ(flatten_outputs(result), example.reference.own):
+        return _explained(copies, tracer, example, others, training=training)
+    changed = describe_changes(again.model, copies.pristine.model)
+    findings = [*_overwrites(given, copies.pristine)] if not changed else [_changed(changed)]
+    can_share = others is not None and not changed
+    trace_of_example = None if tracer.must_repeat else trace
+    findings = [] if training else findings
+    return SideEffects(findings=findings, changed=changed, can_share=can_share, trace=trace_of_example)
+
+
+def _explained(
+    copies: Copies, tracer: Tracer, example: Probe, others: Sequence[torch.Tensor] | None, *, training: bool
+) -> SideEffects:
+    """Why a later run has returned something else: by runs that are not recorded, because recording can be the reason."""
+    own = example.reference.own
+    if differ(run(copies.fresh(), seed=OTHER_SEED), own):
+        message = "a fresh copy of the model returns different outputs"
+        first, other = (tracer.record(copies.fresh(), seed=seed)[0] for seed in (0, OTHER_SEED))
+        drawn = next(iter(lines_that_draw(first)), None)
+        remedy = None if drawn is not None else _NOT_DRAWN_BY_TORCH
+        source = drawn or first_difference(first, other)
+        return SideEffects(findings=[finding("nondeterministic", message, remedy=remedy, source=source)])
+    fresh = copies.fresh()
+    calls = [with_own_inputs(fresh) for _ in range(2)]
+    run(calls[0])
+    changed = describe_changes(fresh.model, copies.pristine.model)
+    given = named_leaves(bound_arguments(calls[1]))
     try:
-        repeats = not differ(run(again), own)
+        repeats = not differ(run(calls[1]), own)
     except PrepareError:
         repeats = False
     if training:
-        return SideEffects(changed=changed, can_share=can_share and not changed)
-    if not changed and repeats and not depends_on_history:
-        return SideEffects(findings=[*_overwrites(given, copies.pristine)], can_share=can_share)
-    what = f"{', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}" if changed else "state that it keeps"
-    message = f"running the model changes {what}"
-    if repeats and not depends_on_history:
-        return SideEffects(findings=[finding("impure-model", message, severity=Severity.NOTE)], changed=changed)
+        return SideEffects(changed=changed)
+    if repeats and not (others is not None and differ(_after(copies.fresh(), others), own)):
+        findings = [_changed(changed)] if changed else [*_overwrites(given, copies.pristine)]
+        return SideEffects(findings=findings, changed=changed, can_share=others is not None and not changed)
     later = "a run after one on other inputs" if repeats else "the next run"
-    return SideEffects(findings=[_impure(message, later, copies)], changed=changed)
+    return SideEffects(findings=[_impure(changed, later, copies, tracer)], changed=changed)
 
 
-def find_kept_sizes(copies: Copies, resized: Iterable[Probe]) -> Iterator[Finding]:
+def _after(fresh: Call, others: Sequence[torch.Tensor]) -> Outputs:
+    """What a copy returns for its inputs, under another seed, after it has run on other inputs.
+
+    A model can keep hidden state that a comparison of its parameters and buffers does not find.
+    """
+    example = with_own_inputs(fresh)
+    run(with_inputs(fresh, others))
+    return run(example, seed=OTHER_SEED)
+
+
+def _other_inputs(copies: Copies, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor] | None:
+    """Random inputs like the example's; ``None`` if there are no others, or the model rejects them on the CPU."""
+    others = [random_like(tensor) for tensor in inputs]
+    try:
+        copies.try_on_cpu(others)
+    except PrepareError:
+        return None
+    return None if all(map(has_same_values, others, inputs)) else others
+
+
+def _changed(changed: Sequence[str]) -> Finding:
+    return finding("impure-model", f"running the model changes {_listed(changed)}", severity=Severity.NOTE)
+
+
+def _listed(changed: Sequence[str]) -> str:
+    if not changed:
+        return "state that it keeps"
+    return f"{', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}"
+
+
+def _impure(changed: Sequence[str], later: str, copies: Copies, tracer: Tracer) -> Finding:
+    fresh = copies.fresh()
+    first, second = (tracer.record(call)[0] for call in [with_own_inputs(fresh), with_own_inputs(fresh)])
+    source = next(iter(lines_that_change_state(first)), None) or first_difference(first, second)
+    message = f"running the model changes {_listed(changed)}, and {later} returns different outputs"
+    return finding("impure-model", f"{message}; the file always returns the first ones", source=source)
+
+
+def find_kept_sizes(copies: Copies, tracer: Tracer, resized: Iterable[Probe]) -> Iterator[Finding]:
     """A finding if the model keeps what it computes of a size, so that a run after one of another size is another.
 
     Args:
         copies: the model, whose runs have shared one copy.
+        tracer: records the model.
+        resized: probes of other sizes.
     """
     for probe in itertools.islice(resized, 1):  # all axes that can differ do in the first one
         with contextlib.suppress(PrepareError):
             if differ(run(with_inputs(copies.fresh(), probe.inputs)), probe.reference.own):
-                yield _impure("running the model changes state that it keeps", "a run after one of another size", copies)
-
-
-def _impure(message: str, later: str, copies: Copies) -> Finding:
-    source = next(iter(lines_that_change_state(copies.fresh())), None)
-    message += f", and {later} returns different outputs; the file always returns the first ones"
-    return finding("impure-model", message, source=source)
-
-
-def _after_other_inputs(copies: Copies, inputs: Sequence[torch.Tensor]) -> Outputs | None:
-    """What a copy returns for the example, under another seed, after it has run on other inputs. ``None`` if it runs on none.
-
-    A model can keep hidden state that a comparison of its parameters and buffers does not find.
-    """
-    others = [random_like(tensor) for tensor in inputs]
-    if all(map(has_same_values, others, inputs)):
-        return None
-    fresh = copies.fresh()
-    example = with_own_inputs(fresh)
-    try:
-        copies.try_on_cpu(others)
-        run(with_inputs(fresh, others))
-        return run(example, seed=OTHER_SEED)
-    except PrepareError:
-        return None
+                yield _impure((), "a run after one of another size", copies, tracer)
 
 
 MAX_UNITS_APART = 64.0

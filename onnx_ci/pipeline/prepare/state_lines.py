@@ -1,83 +1,71 @@
-"""The lines of a model's code that change its state, and those that draw random numbers."""
+"""The lines of a model that change its state, those that draw random numbers, and the first that differs between two runs."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
-import torch
-
-from onnx_ci.pipeline.model.call import Call, PrepareError
-from onnx_ci.pipeline.model.module import weights_of
-from onnx_ci.pipeline.model.operators import OperatorMode, written_to
-from onnx_ci.pipeline.model.places import CallPlaces
-from onnx_ci.pipeline.model.running import force_eager, run_tree
+from onnx_ci.pipeline.trace.trace import AttributeSet, Decision, Event, FunctionCall, NumberRead, Operator, Role, Trace
 from onnx_ci.results.records import SourceLine
 
 
-def lines_that_change_state(call: Call) -> list[SourceLine]:
-    """Run the model, and return the lines that set an attribute of a module or write to a parameter or a buffer."""
-    storages = {weight.untyped_storage().data_ptr() for weight in weights_of(call.model) if weight.layout is torch.strided}
+def lines_that_change_state(trace: Trace) -> list[SourceLine]:
+    """The lines that set an attribute of a module or write to a parameter or a buffer, in the order of the run."""
 
-    def writes_to_state(func: Any, args: Any, kwargs: Any) -> bool:
-        written = written_to(func, args, kwargs)
-        return any(each.layout is torch.strided and each.untyped_storage().data_ptr() in storages for each in written)
+    def changes_state(event: Event) -> bool:
+        if isinstance(event, Operator):
+            memories = (trace.values[each].memory for each in event.written)
+            return any(trace.values[memory].role is Role.WEIGHT for memory in memories)
+        return isinstance(event, AttributeSet)
 
-    lines = _Lines(call, writes_to_state)
-    with _attributes_noted(lines.note):
-        lines.run()
-    return [*lines.lines]
+    return _lines(event for event in trace.events if changes_state(event))
 
 
-def lines_that_draw(call: Call) -> list[SourceLine]:
-    """Run the model, and return the lines that draw random numbers with torch."""
-    lines = _Lines(call, lambda func, args, kwargs: torch.Tag.nondeterministic_seeded in func.tags)
-    lines.run()
-    return [*lines.lines]
+def lines_that_draw(trace: Trace) -> list[SourceLine]:
+    """The lines that draw random numbers with torch, in the order of the run."""
+    return _lines(event for event in trace.of_kind(Operator) if event.call.is_random)
 
 
-class _Lines(OperatorMode):
-    """Notes the lines that call certain operators.
+def first_difference(trace: Trace, other: Trace) -> SourceLine | None:
+    """The first line that does something else in another run on the same inputs.
 
-    Args:
-        is_noted: whether a call of an operator is noted, by the operator and its arguments.
+    It calls another function, gives it other numbers, reads another number, or decides otherwise: it is where the code uses
+    what changes between runs, such as a clock, a number drawn by ``random``, or the state of a plain object.
     """
-
-    def __init__(self, call: Call, is_noted: Callable[[Any, Any, Any], bool]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._call, self._is_noted, self._places = call, is_noted, CallPlaces(call.model)
-        self.lines: dict[SourceLine, None] = {}
-        """The lines, in the order of the run."""
-
-    def run(self) -> None:
-        """Run the model. What it raises ends the run."""
-        with force_eager(), self, contextlib.suppress(PrepareError):
-            run_tree(self._call)
-
-    def note(self) -> None:
-        """Note the line that runs."""
-        _, source = self._places.now()
-        if source is not None:
-            self.lines[source] = None
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self._is_noted(func, args, kwargs or {}):
-            self.note()
-        return func(*args, **(kwargs or {}))
+    for event, another in itertools.zip_longest(trace.events, other.events):
+        if event is None or another is None or _without_tensors(event) != _without_tensors(another):
+            return (event or another).place.source
+    return None
 
 
-@contextlib.contextmanager
-def _attributes_noted(note: Callable[[], None]) -> Iterator[None]:
-    """Call ``note`` for each attribute of a module that is set within the context."""
-    as_usual = torch.nn.Module.__setattr__
+def _without_tensors(event: Event) -> object:
+    """What an event is, apart from the values of tensors."""
+    match event:
+        case Operator(call=call):
+            return call.operator
+        case FunctionCall(function=function, args=args, kwargs=kwargs):
+            return function, [*_numbers_in((args, kwargs))]
+        case Decision(outcome=outcome):
+            return outcome
+        case NumberRead(value=value, function=function):
+            return function, value
+        case AttributeSet(module=module, name=name):
+            return module, name
 
-    def noting(self: torch.nn.Module, name: str, value: Any) -> None:
-        note()
-        as_usual(self, name, value)
 
-    torch.nn.Module.__setattr__ = noting  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        torch.nn.Module.__setattr__ = as_usual  # type: ignore[method-assign]
+def _numbers_in(arguments: Any) -> Iterator[Any]:
+    if isinstance(arguments, (tuple, list)):
+        for each in arguments:
+            yield from _numbers_in(each)
+    elif isinstance(arguments, dict):
+        yield from _numbers_in([*arguments.items()])
+    elif isinstance(arguments, slice):
+        yield from _numbers_in((arguments.start, arguments.stop, arguments.step))
+    elif isinstance(arguments, (bool, int, float, str)):
+        yield arguments
+
+
+def _lines(events: Iterator[Event]) -> list[SourceLine]:
+    sources = (event.place.source for event in events)
+    return [*dict.fromkeys(source for source in sources if source is not None)]

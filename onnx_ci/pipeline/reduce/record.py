@@ -14,33 +14,33 @@ from torch.overrides import resolve_name
 
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.model.call import with_inputs
+from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.running import force_eager, in_small_operators, run_tree
-from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.reduce.program import FunctionCall, Name, Operand, Program, Size
 from onnx_ci.pipeline.trace.recorder import Recorder
 from onnx_ci.pipeline.trace.trace import FunctionCall as RecordedCall
 from onnx_ci.pipeline.trace.trace import Ref, Role, Trace, Value, is_random
 
 
-def record(prepared: Prepared, probe: Probe) -> Program:
+def record(model: RecipeModel, probe: Probe) -> Program:
     """What the model calls on the inputs of ``probe``.
 
     What cannot be written down, such as a result of compiled code or of numpy, becomes an input of the program. Operators are
     not recorded: a tensor keeps its name when it is written to.
     """
-    call = with_inputs(prepared.fresh(), probe.inputs)
-    recorder = Recorder(call, numbers_of, has_operators=False)
+    call = with_inputs(model.fresh(), probe.inputs)
+    recorder = Recorder(call, numbers_of, kinds=[RecordedCall])
     with force_eager(), in_small_operators(), recorder:
-        recorder.returned(run_tree(call, seed=prepared.recipe.seed))
+        recorder.returned(run_tree(call, seed=model.recipe.seed))
     return program_of(recorder.trace)
 
 
-def record_dynamic(prepared: Prepared, probe: Probe) -> Program | None:
-    """What the model calls on the inputs of ``probe``, to be exported with the sizes of the example.
+def record_dynamic(model: RecipeModel, probe: Probe, example: Probe) -> Program | None:
+    """What the model calls on the inputs of ``probe``, to be exported with the sizes of ``example``.
 
     ``None`` if it calls other functions on the example, or a number that differs there follows from no size.
     """
-    program, at_export = record(prepared, probe), record(prepared, prepared.example)
+    program, at_export = record(model, probe), record(model, example)
     has_same_functions = [call.function for call in program.calls] == [call.function for call in at_export.calls]
     if not has_same_functions or program.operands.keys() != at_export.operands.keys():
         return None
@@ -103,9 +103,9 @@ class Numbers(NamedTuple):
     """Their standard deviation."""
 
 
-def numbers_of(tensor: torch.Tensor) -> Numbers:
+def numbers_of(tensor: torch.Tensor, role: Role) -> Numbers:
     """What a trace keeps of a tensor so that a program can be read from it."""
-    if tensor.dtype.is_complex or tensor.is_quantized or tensor.layout is not torch.strided:
+    if tensor.dtype.is_complex or tensor.is_quantized:
         return Numbers()
     values = tensor.detach().double().flatten()
     finite = values[torch.isfinite(values)]
@@ -167,7 +167,7 @@ class _Writer:
             shape_at_export=value.shape,
             dtype=value.dtype,
             is_weight=value.role is Role.WEIGHT and value.dtype.is_floating_point,
-            **value.kept._asdict(),
+            **(value.kept or Numbers())._asdict(),
         )
         return name
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from onnx_ci.pipeline.inputs.probes import Probe
-from onnx_ci.pipeline.prepare.prepare import Prepared
+from onnx_ci.pipeline.inputs.probes import Probe, Probes
+from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.reduce.program import FunctionCall, Name, Operand, Program
 from onnx_ci.pipeline.reduce.record import record, record_dynamic
 from onnx_ci.pipeline.trace.trace import mapped
@@ -54,14 +54,14 @@ def failing_part(parts: Iterable[Program], fails: Callable[[Program], bool], dea
     return next(filter(fails, in_time), None)
 
 
-def called_programs(prepared: Prepared, finding: Finding) -> Iterator[Program]:
+def called_programs(model: RecipeModel, probes: Probes, finding: Finding) -> Iterator[Program]:
     """What the model calls on the input that fails, and on one with other sizes: a dynamic axis alone can be the fault."""
     # A file that fails on an input has been judged with the separate probes.
-    probes = (prepared if finding.probe is None else prepared.one_kind_per_probe).probes
-    probe = next((each for each in probes if each.name == finding.probe), prepared.example)
-    yield record(prepared, probe)
-    resized = next((each for each in (probe, *probes) if _shapes(each) != _shapes(prepared.example)), None)
-    dynamic = None if resized is None else record_dynamic(prepared, resized)
+    tried = (probes if finding.probe is None else probes.one_kind_per_probe).all
+    probe = next((each for each in tried if each.name == finding.probe), probes.example)
+    yield record(model, probe)
+    resized = next((each for each in (probe, *tried) if _shapes(each) != _shapes(probes.example)), None)
+    dynamic = None if resized is None else record_dynamic(model, resized, probes.example)
     if dynamic is not None:
         yield dynamic
 

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from onnx_ci.pipeline.model.call import Call, PrepareError
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.module import weights_of
-from onnx_ci.pipeline.model.operators import WrappingMode, is_higher_order, tensor_leaves
+from onnx_ci.pipeline.model.operators import Intervention, OperatorCall, tensor_leaves
 from onnx_ci.pipeline.model.running import force_eager, run
 from onnx_ci.pipeline.model.tensors import Outputs, has_noise, same_shapes
 from onnx_ci.pipeline.reference.own_decisions import RecordedDecisions
@@ -83,7 +83,7 @@ def run_within(
     return outputs if same_shapes(outputs, own) else None
 
 
-class _KeepFloat64(WrappingMode):
+class _KeepFloat64(Intervention):
     """Replaces casts to the model's own floating type (``x.float()``, ``dtype=torch.float32``) by casts to float64.
 
     Otherwise, a cast in the model's code would round within the exact reference, or mix two types and raise. A cast to a type
@@ -91,17 +91,15 @@ class _KeepFloat64(WrappingMode):
     """
 
     def __init__(self, coarsest: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._coarsest = coarsest
         self.coarser = 0.0
         """The machine epsilon of the half-precision type that the model casts to; 0 if it does not."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # Operators take a data type as a separate argument, never nested.
-        kwargs = {name: self._widened(value) for name, value in kwargs.items()} if kwargs else {}
-        if is_higher_order(func):
-            args = self.wrapped(args)
-        return func(*map(self._widened, args), **kwargs)
+    def run(self, call: OperatorCall) -> Any:
+        """Run an operator with float64 as its data type, which is a separate argument, never nested."""
+        kwargs = {name: self._widened(value) for name, value in call.kwargs.items()}
+        return call.operator(*map(self._widened, call.args), **kwargs)
 
     def _widened(self, value: Any) -> Any:
         if not isinstance(value, torch.dtype) or not value.is_floating_point:
@@ -115,7 +113,10 @@ class _KeepFloat64(WrappingMode):
 
 
 class _WatchAutocast(TorchFunctionMode):
-    """Notes the half-precision type to which ``torch.autocast`` casts. It leaves float64 as it is, so no operator shows it."""
+    """Notes the half-precision type to which ``torch.autocast`` casts. It leaves float64 as it is, so no operator shows it.
+
+    Where an :class:`Intervention` is asked, autocast has done its part, and torch says that it is not enabled.
+    """
 
     def __init__(self, device_type: str) -> None:
         super().__init__()

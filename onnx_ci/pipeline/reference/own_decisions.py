@@ -14,13 +14,13 @@ mostly rounding, and a decision by it is arbitrary.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
 
-from onnx_ci.pipeline.model.operators import WrappingMode, tensor_leaves, written_to
+from onnx_ci.pipeline.model.operators import Intervention, OperatorCall
 from onnx_ci.pipeline.model.tensors import differences, has_noise, has_same_values
 
 _STEPS = frozenset({"floor", "ceil", "trunc", "fix", "round", "sign", "heaviside", "floor_divide"})
@@ -37,11 +37,11 @@ class _Decision(NamedTuple):
     operator: Any
     decided_by: Sequence[torch.Tensor]
     """The floating tensors among its arguments."""
-    leaves: Sequence[Any]
+    results: Sequence[Any]
     """Its results, of which those that :func:`_is_decision` are replayed."""
 
 
-class RecordedDecisions(WrappingMode):  # type: ignore[no-untyped-call]
+class RecordedDecisions(Intervention):
     """Records what the model decides while the mode is active.
 
     Args:
@@ -49,18 +49,19 @@ class RecordedDecisions(WrappingMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, eps: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._precision = eps**0.5
         self._decisions: list[_Decision] = []
         self.are_replaced = False
         """Whether a run in float64 has decided something otherwise."""
 
-    def call_operator(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Record what the operator decides."""
-        decided_by = _numbers(func, args, kwargs)
-        result = func(*args, **kwargs)
-        if decided_by and any(_is_decision(func, kwargs, leaf) for leaf in pytree.tree_leaves(result)):
-            self._decisions.append(_Decision(func, _copied(decided_by), _copied(pytree.tree_leaves(result))))
+    def run(self, call: OperatorCall) -> Any:
+        """Run an operator, and record what it decides."""
+        decided_by = _numbers(call)
+        result = call.run()
+        results = pytree.tree_leaves(result)
+        if decided_by and any(_is_decision(call, each) for each in results):
+            self._decisions.append(_Decision(call.operator, _copied(decided_by), _copied(results)))
         return result
 
     @contextlib.contextmanager
@@ -70,14 +71,15 @@ class RecordedDecisions(WrappingMode):  # type: ignore[no-untyped-call]
         Raises:
             OtherRunError: it cannot.
         """
-        mode = _Replay(self._decisions, self._precision)
-        with mode:
+        replay = _Replay(self._decisions, self._precision)
+        with replay:
             yield
-        mode.check_complete()
-        self.are_replaced = mode.has_replaced
+        for left in replay.decisions:
+            raise OtherRunError(f"the recorded run also called {left.operator}")
+        self.are_replaced = replay.has_replaced
 
 
-class _Replay(WrappingMode):  # type: ignore[no-untyped-call]
+class _Replay(Intervention):
     """Replaces decisions by recorded ones.
 
     Args:
@@ -86,47 +88,36 @@ class _Replay(WrappingMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, decisions: Sequence[_Decision], precision: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._decisions, self._precision = decisions, precision
-        self._count = 0
-        """How many decisions the run has come to."""
+        super().__init__()
+        self.decisions, self._precision = iter(decisions), precision
+        """Those that the run has not come to."""
         self.has_replaced = False
 
-    def check_complete(self) -> None:
-        """Check that the run has come to all recorded decisions."""
-        if self._count < len(self._decisions):
-            raise OtherRunError(f"the recorded run also called {self._decisions[self._count].operator}")
-
-    def call_operator(self, func: Any, args: Any, kwargs: Any) -> Any:
-        decided_by = _numbers(func, args, kwargs)
-        result = func(*args, **kwargs)
-        leaves, tree = pytree.tree_flatten(result)
-        decisions = [place for place, leaf in enumerate(leaves) if decided_by and _is_decision(func, kwargs, leaf)]
-        if not decisions:
+    def run(self, call: OperatorCall) -> Any:
+        decided_by = _numbers(call)
+        result = call.run()
+        results, tree = pytree.tree_flatten(result)
+        if not decided_by or not any(_is_decision(call, each) for each in results):
             return result
-        recorded = next(iter(self._decisions[self._count : self._count + 1]), None)
-        if recorded is None or recorded.operator is not func:
-            raise OtherRunError(f"the recorded run did not call {func} here")
-        self._count += 1
-        others = [place for place in decisions if not _is_same(leaves[place], recorded.leaves[place])]
-        if others:
-            self._check_precision(recorded, decided_by)
-            self.has_replaced = True
-        for place in others:
-            leaves[place] = _replayed(leaves[place], recorded.leaves[place], in_place=bool(written_to(func, args, kwargs)))
-        return pytree.tree_unflatten(leaves, tree)
-
-    def _check_precision(self, recorded: _Decision, decided_by: Sequence[torch.Tensor]) -> None:
+        recorded = next(self.decisions, None)
+        if recorded is None or recorded.operator is not call.operator:
+            raise OtherRunError(f"the recorded run did not call {call.operator} here")
+        pairs = [*zip(results, recorded.results, strict=True)]
+        if not any(_is_other(call, *pair) for pair in pairs):
+            return result
         for own, exact in zip(recorded.decided_by, decided_by, strict=True):
             largest = exact[torch.isfinite(exact)].abs().max() if bool(torch.isfinite(exact).any()) else 0.0
             if own.shape != exact.shape or bool((differences(own, exact) > self._precision * largest).any()):
                 raise OtherRunError(f"{recorded.operator} decides by imprecise numbers")
+        self.has_replaced = True
+        replayed = [_replayed(call, *pair) if _is_other(call, *pair) else pair[0] for pair in pairs]
+        return pytree.tree_unflatten(replayed, tree)
 
 
-def _numbers(func: Any, args: Any, kwargs: Any) -> Sequence[torch.Tensor]:
+def _numbers(call: OperatorCall) -> Sequence[torch.Tensor]:
     """The floating tensors among the arguments of an operator, as they are before it runs."""
-    numbers = [tensor.detach() for tensor in tensor_leaves((args, kwargs)) if has_noise(tensor)]
-    return _copied(numbers) if written_to(func, args, kwargs) else numbers
+    numbers = [tensor.detach() for tensor in call.operands if has_noise(tensor)]
+    return _copied(numbers) if call.writes else numbers
 
 
 def _copied(leaves: Sequence[Any]) -> list[Any]:
@@ -134,27 +125,27 @@ def _copied(leaves: Sequence[Any]) -> list[Any]:
     return [leaf.detach().to("cpu", copy=True) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
 
-def _is_decision(func: Any, kwargs: Mapping[str, Any], result: Any) -> bool:
+def _is_decision(call: OperatorCall, result: Any) -> bool:
     """Whether one of the results of an operator on floating numbers is a decision."""
     if not isinstance(result, torch.Tensor):
         return isinstance(result, bool)
-    return not (result.is_floating_point() or result.is_complex()) or _returns_steps(func, kwargs)
+    return not (result.is_floating_point() or result.is_complex()) or _returns_steps(call)
 
 
-def _returns_steps(func: Any, kwargs: Mapping[str, Any]) -> bool:
-    name = func.overloadpacket.__name__.removesuffix("_")
-    return (name in _STEPS and not kwargs.get("decimals")) or (name == "div" and bool(kwargs.get("rounding_mode")))
+def _returns_steps(call: OperatorCall) -> bool:
+    name = call.name.rpartition("::")[2].removesuffix("_")
+    return (name in _STEPS and not call.kwargs.get("decimals")) or (name == "div" and bool(call.kwargs.get("rounding_mode")))
 
 
-def _is_same(result: Any, recorded: Any) -> bool:
-    if not isinstance(result, torch.Tensor):
-        return bool(result == recorded)
-    return result.shape == recorded.shape and has_same_values(result.cpu(), recorded.to(result.dtype))
+def _is_other(call: OperatorCall, result: Any, recorded: Any) -> bool:
+    """Whether a result is a decision other than the recorded one."""
+    if not _is_decision(call, result) or not isinstance(result, torch.Tensor):
+        return isinstance(result, bool) and result != recorded
+    return result.shape != recorded.shape or not has_same_values(result.cpu(), recorded.to(result.dtype))
 
 
-def _replayed(result: Any, recorded: Any, *, in_place: bool) -> Any:
+def _replayed(call: OperatorCall, result: Any, recorded: Any) -> Any:
     """The recorded result in the place of another one."""
     if not isinstance(result, torch.Tensor):
         return recorded
-    own = recorded.to(result.device, result.dtype, copy=True)
-    return result.copy_(own) if in_place else own
+    return call.replace_result(result, recorded.to(result.device, result.dtype, copy=True))

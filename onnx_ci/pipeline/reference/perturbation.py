@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from onnx_ci.onnx_model.precision import Precision
 from onnx_ci.pipeline.model.call import Call, PrepareError
 from onnx_ci.pipeline.model.module import plain_weights_of, replace_weight
-from onnx_ci.pipeline.model.operators import OperatorMode, named_arguments
+from onnx_ci.pipeline.model.operators import Intervention, OperatorCall
 from onnx_ci.pipeline.model.running import force_eager, run
 from onnx_ci.pipeline.model.tensors import Outputs, has_noise, largest_value, same_shapes
 
@@ -82,7 +82,7 @@ def perturbed_runs(
 aten = torch.ops.aten
 
 
-class OtherTies(OperatorMode):
+class OtherTies(Intervention):
     """Gives equal values one of two orders, which differ at every position where values are equal.
 
     PyTorch leaves their order undefined in ``topk``, and in a ``sort`` that is not stable.
@@ -93,19 +93,17 @@ class OtherTies(OperatorMode):
         is_rotated: whether the lowest of the indices comes last instead of first.
     """
 
-    supports_higher_order_operators = True
-
     def __init__(self, *, is_rotated: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._is_rotated = is_rotated
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        if func not in _ORDERING:
+    def run(self, call: OperatorCall) -> Any:
+        """Run an operator. One that orders values returns the indices in the other order."""
+        result = call.run()
+        if call.operator not in _ORDERING:
             return result
         values, indices = result
-        arguments = named_arguments(func, args, kwargs)
+        arguments = call.arguments
         if arguments.get("stable") or not arguments.get("sorted", True) or not values.dim():
             return result
         dim, is_descending = arguments["dim"], bool(arguments.get("largest", arguments.get("descending")))

@@ -20,7 +20,7 @@ from torch._decomp import decomposition_table  # most of these are not in torch.
 
 from onnx_ci.pipeline.model.call import Call
 from onnx_ci.pipeline.model.copies import Copies
-from onnx_ci.pipeline.model.operators import WrappingMode
+from onnx_ci.pipeline.model.operators import Intervention, OperatorCall
 from onnx_ci.pipeline.model.running import in_small_operators
 from onnx_ci.pipeline.model.tensors import has_noise
 from onnx_ci.pipeline.reference.float64 import run_within
@@ -56,7 +56,7 @@ def with_runtime_rounding(copies: Copies, like: Reference, inputs: Sequence[torc
     return with_noise_of(like, [outputs], METHOD) if outputs is not None and modes[-1].has_rounded else like
 
 
-class _AsRuntimes(WrappingMode):
+class _AsRuntimes(Intervention):
     """Adds to long sums and sigmoids the errors that runtimes make in them.
 
     Args:
@@ -64,32 +64,33 @@ class _AsRuntimes(WrappingMode):
     """
 
     def __init__(self, dtype: type[numpy.floating[Any]]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._dtype = dtype
         self._generator = torch.Generator().manual_seed(0)
         self.has_rounded = False
         """Whether there was a long sum or a sigmoid."""
 
-    def call_operator(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def run(self, call: OperatorCall) -> Any:
+        """Run an operator, or those that it consists of. The result of a sum or sigmoid gets an error."""
         with self:
-            decomposed = _IN_SUMS.get(func, func.decompose)(*args, **kwargs)
+            decomposed = _IN_SUMS.get(call.operator, call.operator.decompose)(*call.args, **call.kwargs)
         if decomposed is not NotImplemented:
             return decomposed
-        result = func(*args, **kwargs)
-        if func is aten.sigmoid.default and has_noise(result):
+        result = call.run()
+        if call.operator is aten.sigmoid.default and has_noise(result):
             self.has_rounded = True
             signs = torch.randint(0, 2, result.shape, generator=self._generator).to(result.device, result.dtype) * 2 - 1
             return result + signs * float(numpy.finfo(self._dtype).eps)
-        if func not in _SUMS or not has_noise(result):
+        if call.operator not in _SUMS or not has_noise(result):
             return result
-        terms, dim = args[0], args[1] if len(args) > 1 else None
+        terms, dim = call.args[0], call.args[1] if len(call.args) > 1 else None
         axes = [axis % terms.dim() for axis in ([dim] if isinstance(dim, int) else dim or range(terms.dim()))]
         count = numpy.prod([terms.shape[axis] for axis in axes], dtype=int)
         if count < LONG or not result.numel():
             return result
         self.has_rounded = True
-        error = self._error_of_sums(terms, axes, is_cumulative=func is aten.cumsum.default)
-        return result + (error.reshape(result.shape) / (count if func in _MEANS else 1)).to(result.dtype)
+        error = self._error_of_sums(terms, axes, is_cumulative=call.operator is aten.cumsum.default)
+        return result + (error.reshape(result.shape) / (count if call.operator in _MEANS else 1)).to(result.dtype)
 
     def _error_of_sums(self, terms: torch.Tensor, axes: Sequence[int], *, is_cumulative: bool) -> torch.Tensor:
         """The error of the sums over ``axes``; if ``is_cumulative``, of all partial sums along the single axis."""

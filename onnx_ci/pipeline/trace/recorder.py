@@ -13,10 +13,10 @@ import contextlib
 import dis
 import math
 import sys
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from dataclasses import replace
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -33,6 +33,7 @@ from onnx_ci.pipeline.model.running import force_eager, in_small_operators, run_
 from onnx_ci.pipeline.trace import tracked_numbers
 from onnx_ci.pipeline.trace.received import Kind, Received, numbers_in, with_numbers
 from onnx_ci.pipeline.trace.trace import (
+    NOWHERE,
     AttributeSet,
     Comparison,
     Decision,
@@ -57,13 +58,13 @@ MOST_EVENTS = 10**5
 MOST_KEPT = 2**16
 """How many elements a tensor has at most whose numbers are kept."""
 
-Keep = Callable[[torch.Tensor], Any]
-"""What a trace keeps of the numbers of a value."""
+Keep = Callable[[torch.Tensor, Role], Any]
+"""What a trace keeps of the numbers of a value with a role."""
 Answers = Callable[[Received], Any]
 """What the code gets in place of what it would get, of the same kind; of a write, whether it takes place."""
 
 
-def keep_indices(tensor: torch.Tensor) -> torch.Tensor | None:
+def keep_indices(tensor: torch.Tensor, role: Role) -> torch.Tensor | None:
     """A copy of a single number, or of integers that are not too many: they may be indices."""
     is_index = not (tensor.is_floating_point() or tensor.is_complex()) and tensor.numel() <= MOST_KEPT
     is_kept = tensor.layout is torch.strided and (is_index or tensor.numel() == 1)
@@ -77,6 +78,8 @@ class Tracer:
         self._copies = copies
         self._converting: dict[int, dict[str, Any]] = {}
         """The namespaces of functions that convert sizes or tensors by ``int``, ``float`` or ``len``, by their ids."""
+        self.must_repeat = False
+        """Whether the last run has shown another of them, so that it is not recorded how its numbers are converted."""
 
     def trace(self, inputs: Sequence[torch.Tensor]) -> Trace:
         """A run on ``inputs``; whatever the model raises means that it rejects them.
@@ -87,9 +90,8 @@ class Tracer:
             self._copies.try_on_cpu(inputs)
         except PrepareError:
             return Trace(is_accepted=False)
-        namespaces = len(self._converting)
         trace, _ = self.record(self._copies.running(inputs))
-        return trace if len(self._converting) == namespaces else self.record(self._copies.running(inputs))[0]
+        return self.record(self._copies.running(inputs))[0] if self.must_repeat else trace
 
     def record(self, call: Call, *, seed: int = 0) -> tuple[Trace, Any]:
         """Run a call once. What it returns comes with the trace, and is ``None`` if it raises."""
@@ -100,6 +102,7 @@ class Tracer:
                 stack.enter_context(context)
             result = run_tree(call, seed=seed)
             recorder.returned(result)
+        self.must_repeat = not recorder.converting.keys() <= self._converting.keys()
         self._converting |= recorder.converting
         return recorder.trace, result
 
@@ -110,10 +113,9 @@ class Recorder:
     Args:
         call: the call that runs meanwhile.
         keep: what the trace keeps of the numbers of each value.
-        keep_created: the same for those that a call makes of no other tensor; ``keep`` if there is none.
         answers: what is asked for all that the code gets; ``None`` if the code gets what torch gives.
-        has_operators: whether operators are recorded, and what booleans are computed from. Otherwise, a tensor is one value
-            however often it is written to.
+        kinds: which calls are recorded. Without functions, the code of the model runs as it does without a recorder, and what
+            Python reads is not recorded either. Without operators, a tensor is one value however often it is written to.
     """
 
     def __init__(
@@ -121,12 +123,10 @@ class Recorder:
         call: Call,
         keep: Keep = keep_indices,
         *,
-        keep_created: Keep | None = None,
         answers: Answers | None = None,
-        has_operators: bool = True,
+        kinds: Collection[type[Event]] = (FunctionCall, Operator),
     ) -> None:
-        self._keep, self._keep_created = keep, keep_created or keep
-        self._answers, self._has_operators = answers, has_operators
+        self._keep, self._answers, self._kinds = keep, answers, kinds
         self._events: list[Event] = []
         self._values: list[Value] = []
         # Weak, so that recording a run needs little more memory than the run.
@@ -152,10 +152,11 @@ class Recorder:
             if (address := _address(weight)) is not None:
                 self._weights.setdefault(address, weight)
 
-    def __enter__(self) -> Recorder:
-        for context in (_attributes_reported_to(self), reporting_to(self), _Functions(self)):
-            self._modes.enter_context(context)
-        if self._has_operators:
+    def __enter__(self) -> Self:
+        if FunctionCall in self._kinds:
+            for context in (_attributes_reported_to(self), reporting_to(self), _Functions(self)):
+                self._modes.enter_context(context)
+        if Operator in self._kinds:
             self._modes.enter_context(_Operators(self))
         return self
 
@@ -168,17 +169,18 @@ class Recorder:
         self.trace.outputs = tuple(self._positions.get(tensor) for tensor in tensor_leaves(result))
 
     def _note(self, event: Event) -> None:
-        if self.trace.is_complete:
+        if self._has_room():
             self._events.append(event)
-            self.trace.is_complete = len(self._events) < MOST_EVENTS
 
-    @property
-    def _is_idle(self) -> bool:
-        return self._is_paused or not self.trace.is_complete
+    def _has_room(self) -> bool:
+        """Whether the trace takes more events; if not, it is no longer complete."""
+        has_room = len(self._events) < MOST_EVENTS
+        self.trace.is_complete = self.trace.is_complete and has_room
+        return has_room
 
     @contextlib.contextmanager
     def _own_work(self) -> Iterator[None]:
-        """What the recorder itself does is not recorded. A class of tensors can refuse it: then the trace ends."""
+        """What the recorder itself does is not recorded. A class of tensors can refuse it: then an event is missing."""
         self._is_paused, before = True, self._is_paused
         try:
             yield
@@ -194,18 +196,24 @@ class Recorder:
         """The namespaces of the functions in which something happened, by their ids."""
         return self._places.namespaces
 
-    def _add(
-        self, tensor: torch.Tensor, role: Role, *, name: str = "", shown: torch.Tensor | None = None, is_created: bool = False
-    ) -> int:
+    def _add(self, tensor: torch.Tensor, role: Role, *, name: str = "", shown: torch.Tensor | None = None) -> int:
         """A new value for a tensor; ``shown`` is the tensor in whose memory it is."""
         position = memory = len(self._values)
         if shown is not None:
             memory = self._values[self._positions[shown]].memory
             self._sharing.setdefault(memory, WeakIdKeyDictionary()).update({shown: True, tensor: True})
-        kept = (self._keep_created if is_created else self._keep)(tensor)
-        stride = tensor.stride() if tensor.layout is torch.strided else None
-        shape = tuple(map(int, tensor.shape))
-        self._values.append(Value(role, shape, tensor.dtype, stride=stride, name=name, memory=memory, kept=kept))
+        is_plain = _address(tensor) is not None
+        self._values.append(
+            Value(
+                role,
+                shape=() if tensor.is_nested else tuple(map(int, tensor.shape)),
+                dtype=tensor.dtype,
+                stride=tensor.stride() if is_plain else None,
+                name=name,
+                memory=memory,
+                kept=self._keep(tensor, role) if is_plain else None,
+            )
+        )
         self._positions[tensor] = position
         return position
 
@@ -231,30 +239,39 @@ class Recorder:
             return slice(*map(self._described, (value.start, value.stop, value.step)))
         return value if (number := plain_number(value)) is None else number
 
+    def _described_arguments(self, args: Any, kwargs: Any) -> tuple[Any, Any, Place] | None:
+        """What a call gets and where it is, before it writes to anything; ``None`` if a tensor cannot be described."""
+        with self._own_work():
+            return self._described(args), self._described(kwargs), self._places.now()
+        return None
+
     # --- operators
 
     def operator(self, call: OperatorCall) -> Any:
         """Call an operator, and record it."""
-        if self._is_idle:
+        if self._is_paused or not self._has_room():
             return call.run()
-        with self._own_work():
-            described, place = (
-                replace(call, args=self._described(call.args), kwargs=self._described(call.kwargs)),
-                self._places.now(),
-            )
+        arguments = self._described_arguments(call.args, call.kwargs)
         result = call.run()
         with self._own_work():
             written = self._overwritten(call.written)
             shown = next(iter(call.operands), None) if call.is_view else None
+            role = Role.RESULT if call.operands else Role.CREATED
             results = []
             for tensor in [result] if isinstance(result, torch.Tensor) else tensor_leaves(result):
                 position = self._positions.get(tensor)
-                if position is None:
-                    position = self._add(tensor, Role.RESULT, shown=shown, is_created=not call.operands)
-                results.append(position)
+                results.append(self._add(tensor, role, shown=shown) if position is None else position)
                 self.trace.elements += tensor.numel()
-            self._note(Operator(described, tuple(results), written, place))
+            if arguments is not None:
+                args, kwargs, place = arguments
+                self._note(Operator(replace(call, args=args, kwargs=kwargs), tuple(results), written, place))
         return result
+
+    def higher_order(self, call: OperatorCall) -> None:
+        """Record an operator that takes functions; the operators that these call follow."""
+        if not self._is_paused and (arguments := self._described_arguments(call.args, call.kwargs)) is not None:
+            args, kwargs, place = arguments
+            self._note(Operator(replace(call, args=args, kwargs=kwargs), (), place=place))
 
     def _overwritten(self, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
         """New values for tensors that were written to, and for the others in the same memory."""
@@ -271,7 +288,7 @@ class Recorder:
 
     def function(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         """Call a function of torch, or do what is answered, and record it if it makes tensors or writes to one."""
-        if self._is_idle:
+        if self._is_paused or not self._has_room():
             return func(*args, **kwargs)
         if self._answers is None or name in _WITHOUT_ANSWERS:
             return self._called(func, name, args, kwargs)
@@ -291,21 +308,21 @@ class Recorder:
         return result
 
     def _called(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        with self._own_work():
-            described, described_keywords = self._described(args), self._described(kwargs)
+        arguments = self._described_arguments(args, kwargs)
         result = func(*args, **kwargs)
         is_tensor = isinstance(result, torch.Tensor)
-        if is_tensor or (isinstance(result, (tuple, list)) and tensor_leaves(result)) or is_in_place(name):
+        is_noted = is_tensor or (isinstance(result, (tuple, list)) and tensor_leaves(result)) or is_in_place(name)
+        if is_noted and arguments is not None:
             with self._own_work():
-                if not self._has_operators:
-                    is_created = next(refs_in((described, described_keywords)), None) is None
-                    for tensor in [result] if is_tensor else tensor_leaves(result):
-                        if tensor not in self._positions:
-                            self._add(tensor, Role.RESULT, is_created=is_created)
-                is_compared = self._has_operators and is_tensor and result.dtype is torch.bool
-                comparison = _comparison(name, [*args, *kwargs.values()]) if is_compared else None
-                described_result, place = self._described(result), self._places.now()
-                self._note(FunctionCall(func, described, described_keywords, described_result, comparison, place))
+                role = Role.RESULT if tensor_leaves((args, kwargs)) else Role.CREATED
+                for tensor in tensor_leaves(result):
+                    if tensor not in self._positions:  # operators are not recorded, or not those in compiled code
+                        self._add(tensor, role)
+                comparison = None
+                if is_tensor and result.dtype is torch.bool and _address(result) is not None:
+                    comparison = _comparison(name, [*args, *kwargs.values()])
+                described, described_keywords, place = arguments
+                self._note(FunctionCall(func, described, described_keywords, self._described(result), comparison, place))
         return result
 
     def _answered(self, kind: Kind, value: Any, function: str = "") -> Any:
@@ -317,7 +334,7 @@ class Recorder:
         outcome = self._answered(Kind.DECISION, outcome)
         with self._own_work():
             tested = tuple(each for each in refs_in(self._described(args)) if self._values[each].dtype is torch.bool)
-            comparison = _comparison("", args) if self._has_operators else Comparison((), 0.0)
+            comparison = _comparison("", args)
             if len(args) == 1 and not tested:  # of one number, whether it is zero
                 comparison = comparison._replace(gaps=(comparison.total,))
             self._note(Decision(outcome, comparison, tested, place=self._places.now()))
@@ -347,14 +364,16 @@ class Recorder:
 
 
 def _address(tensor: torch.Tensor) -> int | None:
-    """Where the memory of a tensor is; ``None`` if it has none to see, as a sparse one, or one within ``torch.func``."""
+    """Where the numbers of a tensor are in memory; ``None`` if they are not in one place, or not its own."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return None
     try:
-        return tensor.untyped_storage().data_ptr() or None
-    except (RuntimeError, NotImplementedError):
+        return tensor.untyped_storage().data_ptr()
+    except RuntimeError:  # one that torch.func wraps
         return None
 
 
-class _Operators(Intervention):  # type: ignore[no-untyped-call]
+class _Operators(Intervention):
     """Records the operators."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -363,6 +382,10 @@ class _Operators(Intervention):  # type: ignore[no-untyped-call]
 
     def run(self, call: OperatorCall) -> Any:
         return self._recorder.operator(call)
+
+    def run_higher_order(self, call: OperatorCall) -> Any:
+        self._recorder.higher_order(call)
+        return call.run()
 
 
 _TESTS = frozenset({"__bool__", "item", "is_nonzero", "equal", "allclose", "__contains__"})
@@ -500,6 +523,8 @@ class _Places:
                 if module is None and calls_module(frame):
                     module = self._names.get(id(frame.f_locals.get("self")))
             frame = frame.f_back
+        if frame is None:  # such as a copy of what the model has returned
+            return NOWHERE
         name = module or ""
         identity = (name, is_in_torch, *key)
         if identity not in self._places:

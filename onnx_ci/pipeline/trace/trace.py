@@ -73,7 +73,9 @@ class Role(enum.Enum):
     WEIGHT = "weight"
     """A parameter or a buffer."""
     CONSTANT = "constant"
-    """Any other tensor that no recorded call computes."""
+    """Any other tensor that no recorded call makes."""
+    CREATED = "created"
+    """Made by a call of no other tensor, such as ``torch.ones``."""
     RESULT = "result"
 
 
@@ -108,7 +110,10 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A call of an operator, as torch's dispatcher sees it."""
+    """A call of an operator, as torch's dispatcher sees it.
+
+    One that takes functions, such as ``torch.cond``, comes before the operators that these call, and has no results.
+    """
 
     call: OperatorCall
     """With each tensor as a :class:`Ref`."""

@@ -138,7 +138,8 @@ def reduced(task: CellTask, findings: Sequence[Finding], path: Path) -> Reduced:
     places = [first.source, *(culprit.source for each in findings for culprit in each.culprits)]
     lines = [each for each in places if each is not None]
     deadline = CLOCK.thread_time() + _SECONDS
-    part = failing_part(_parts([*called_programs(prepared, first)], lines, FAILURES[first.rule]), fails, deadline)
+    programs = [*called_programs(prepared.model, prepared.probes, first)]
+    part = failing_part(_parts(programs, lines, FAILURES[first.rule]), fails, deadline)
     if part is None:
         raise NoBundleError(_NOT_FOUND if CLOCK.thread_time() > deadline else _NOT_REPRODUCED)
     program = smallest(part, fails, CLOCK.thread_time() + _SECONDS)

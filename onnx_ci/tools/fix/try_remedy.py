@@ -28,7 +28,7 @@ from onnx_ci.pipeline.inputs.branches import UntakenBranch
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.model.call import PrepareError, with_inputs
 from onnx_ci.pipeline.model.places import project_file
-from onnx_ci.pipeline.prepare.prepare import Prepared, Weights, axes_of_one
+from onnx_ci.pipeline.prepare.prepare import Prepared, Weights
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Send
 from onnx_ci.results.records import CellEvidence, CellResult, Finding, Severity, Status
@@ -86,15 +86,16 @@ def with_larger_example(recipe: Recipe, prepared: Prepared) -> Recipe:
 
     Of several such probes, it is the one with the fewest other sizes; without one, the recipe is as it was.
     """
-    larger = [probe for probe in prepared.probes if probe.follows is None and not axes_of_one(prepared, probe.inputs)]
+    signature, probes = prepared.model.signature, prepared.probes
+    larger = [probe for probe in probes.all if probe.follows is None and not signature.axes_of_one(probe.inputs)]
 
     def changed_sizes(probe: Probe) -> int:
-        sizes = (zip(a.shape, b.shape, strict=True) for a, b in zip(probe.inputs, prepared.example.inputs, strict=True))
+        sizes = (zip(a.shape, b.shape, strict=True) for a, b in zip(probe.inputs, probes.example.inputs, strict=True))
         return sum(size != other for size, other in itertools.chain.from_iterable(sizes))
 
     if not larger:
         return recipe
-    call = with_inputs(prepared.fresh(), min(larger, key=changed_sizes).inputs)
+    call = with_inputs(prepared.model.fresh(), min(larger, key=changed_sizes).inputs)
 
     @functools.wraps(recipe.function)
     def function(*_: object, **__: object) -> tuple[object, ...]:

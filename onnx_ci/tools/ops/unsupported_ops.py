@@ -63,7 +63,7 @@ def operator_support(task: CellTask) -> OperatorSupport:
             return OperatorSupport(cell=cell, failure=first_line(error))
         path = Path(scratch, "model.onnx")
         with recording(cell.exporter, unsupported):
-            exported = export(prepared, cell, path)
+            exported = export(prepared.model, prepared.untaken_branches, cell, path)
         if unsupported:
             return OperatorSupport(cell=cell, unsupported=unsupported)
         if exported.artifact is None:

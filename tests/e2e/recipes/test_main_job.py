@@ -85,7 +85,7 @@ def test_an_lstm_with_a_perturbed_weight_fails(tmp_path):
 @pytest.mark.slow
 def test_recipes_come_seeded_and_offline():
     for recipe in (lstm, resnet18):
-        one, other = (prepared(recipe).fresh().model.state_dict() for _ in range(2))
+        one, other = (prepared(recipe).model.fresh().model.state_dict() for _ in range(2))
         assert all(torch.equal(one[name], other[name]) for name in one)
 
 
@@ -97,7 +97,7 @@ def test_weights_from_a_file_are_the_weights_that_are_exported(recipe, tmp_path)
         build("resnet18", None) if recipe is resnet18 else torch.nn.LSTM(10, 20, num_layers=4, bidirectional=True)
     ).state_dict()
     torch.save(trained, tmp_path / "w.pt")
-    built = prepared(recipe, weights=str(tmp_path / "w.pt")).fresh().model.state_dict()
+    built = prepared(recipe, weights=str(tmp_path / "w.pt")).model.fresh().model.state_dict()
     assert all(torch.equal(built[name], trained[name]) for name in trained)
     report = onnx_ci.run([recipe], opsets="13", weights=f"{recipe.name}={tmp_path / 'w.pt'}")
     assert report.cells[0].status is Status.PASSED

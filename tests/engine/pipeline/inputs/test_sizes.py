@@ -20,7 +20,7 @@ def make(function, *args, **keywords):
 
 def moved(prepared):
     """The sizes that the dynamic axes were moved to."""
-    return [probe.name for probe in prepared.probes if "=" in probe.name]
+    return [probe.name for probe in prepared.probes.all if "=" in probe.name]
 
 
 def relations(prepared):
@@ -57,7 +57,7 @@ def axes(mask, **outputs):
 def test_an_axis_with_an_expression_takes_the_size_that_follows(text):
     prepared = make(masked, *PAST, **NAMES, **axes(text, y={1: text}))
     assert moved(prepared) == ["past=6", "past=11", "past=1"]
-    assert {tuple(tensor.shape[1] for tensor in probe.inputs) for probe in prepared.probes} == {
+    assert {tuple(tensor.shape[1] for tensor in probe.inputs) for probe in prepared.probes.all} == {
         (5, 6),
         (6, 7),
         (11, 12),
@@ -76,7 +76,7 @@ def test_an_expression_can_have_several_names():
     args = (torch.randn(2, 3), torch.randn(2, 5), torch.randn(2, 8))
     prepared = make(forward, *args, input_names=list(declared), dynamic_axes=declared)
     assert moved(prepared) == ["new=4,past=7", "new=7", "new=1", "past=11", "past=1", "new=1,past=1"]
-    assert all(new + past == mask for new, past, mask in ([t.shape[1] for t in probe.inputs] for probe in prepared.probes))
+    assert all(new + past == mask for new, past, mask in ([t.shape[1] for t in probe.inputs] for probe in prepared.probes.all))
 
 
 def test_a_variable_can_occur_in_expressions_only():
@@ -86,7 +86,7 @@ def test_a_variable_can_occur_in_expressions_only():
 
     prepared = make(forward, torch.randn(2, 16), input_names=["x"], dynamic_axes={"x": {1: "8*h"}})
     assert moved(prepared) == ["h=3", "h=5", "h=1"]
-    assert sorted({probe.inputs[0].shape[1] for probe in prepared.probes}) == [8, 16, 24, 40]
+    assert sorted({probe.inputs[0].shape[1] for probe in prepared.probes.all}) == [8, 16, 24, 40]
 
 
 def test_sizes_below_1_are_not_tried():
@@ -98,9 +98,9 @@ def test_sizes_below_1_are_not_tried():
 def test_derived_dims_are_expressions_and_reach_torch_export_as_they_are():
     past = Dim("past", min=2, max=9)
     prepared = make(masked, *PAST, **NAMES, dynamic_shapes=(({0: "batch", 1: past}, {0: "batch", 1: past + 1}),))
-    assert prepared.axes == {"past": {0: "batch", 1: "past"}, "mask": {0: "batch", 1: "past + 1"}}
+    assert prepared.model.signature.axes == {"past": {0: "batch", 1: "past"}, "mask": {0: "batch", 1: "past + 1"}}
     assert moved(prepared) == ["batch=3,past=7", "batch=5", "batch=1", "past=9", "past=2", "batch=1,past=2"]
-    (tree,) = prepared.dynamic_shapes
+    (tree,) = prepared.model.signature.dynamic_shapes
     assert tree[0] == {0: "batch", 1: past}
     assert tree[1][0] == "batch"
     assert isinstance(tree[1][1], Dim)
@@ -110,7 +110,7 @@ def test_derived_dims_are_expressions_and_reach_torch_export_as_they_are():
 def test_the_limits_of_a_dim_hold_without_relations_and_it_stays_a_name():
     prepared = make(doubled, torch.randn(4), input_names=["x"], dynamic_shapes=(({0: Dim("n", min=3, max=7)},),))
     assert moved(prepared) == ["n=5", "n=7", "n=3"]
-    assert prepared.dynamic_shapes == (({0: "n"},),)
+    assert prepared.model.signature.dynamic_shapes == (({0: "n"},),)
 
 
 def test_lengths_can_be_those_of_a_variable_that_no_axis_is_alone():
@@ -192,7 +192,11 @@ def test_a_multiple_of_the_sizes_of_a_variable_holds_within_expressions():
     args = (torch.randn(16), torch.randn(32))
     sizes = {"n": onnx_ci.multiple_of(8)}
     prepared = make(lambda x, y: x.sum() + y, *args, input_names=["x", "y"], dynamic_axes=declared, dynamic_sizes=sizes)
-    assert [tuple(map(len, probe.inputs)) for probe in prepared.probes if "=" in probe.name] == [(24, 48), (40, 80), (8, 16)]
+    assert [tuple(map(len, probe.inputs)) for probe in prepared.probes.all if "=" in probe.name] == [
+        (24, 48),
+        (40, 80),
+        (8, 16),
+    ]
 
 
 # --- what the model shows
@@ -205,7 +209,7 @@ def test_multiples_that_the_model_requires_are_found_and_told(number):
         return x * 2
 
     prepared = make(forward, torch.randn(96), input_names=["x"], dynamic_axes={"x": {0: "n"}})
-    assert {len(probe.inputs[0]) for probe in prepared.probes} >= {96, 192 + number, number}
+    assert {len(probe.inputs[0]) for probe in prepared.probes.all} >= {96, 192 + number, number}
     (told,) = relations(prepared)
     assert told.severity is onnx_ci.Severity.NOTE
     assert told.message.startswith("the model rejects the sizes 97, 193")
@@ -229,7 +233,7 @@ def test_multiples_that_are_found_stay_within_the_limits_of_a_dim():
     prepared = make(forward, torch.randn(32), input_names=["x"], dynamic_shapes=(({0: Dim("n", min=20, max=200)},),))
     (told,) = relations(prepared)
     assert "accepts multiples of 8" in told.message
-    assert [len(probe.inputs[0]) for probe in prepared.probes if "n=" in probe.name] == [72, 24, 40]
+    assert [len(probe.inputs[0]) for probe in prepared.probes.all if "n=" in probe.name] == [72, 24, 40]
 
 
 def test_a_relation_of_two_axes_is_found_and_told():
@@ -322,9 +326,9 @@ def images(function=doubled, **keywords):
     return make(function, X, input_names=["x"], output_names=["y"], **{**IMAGES, **keywords})
 
 
-def sizes_of(prepared):
+def sizes_of(probes):
     """The sizes of the probes that have others than the example, without the special values in their rows."""
-    return [probe.name.partition(" with ")[0] for probe in prepared.probes if "=" in probe.name]
+    return [probe.name.partition(" with ")[0] for probe in probes.all if "=" in probe.name]
 
 
 LARGER = "batch=3,height=26,width=51"
@@ -333,8 +337,8 @@ ALONE = ["batch=1,height=49", "batch=1,height=1", "batch=1,width=97", "batch=1,w
 
 def test_other_axes_are_tried_beside_the_smallest_batch():
     prepared = images()
-    assert sizes_of(prepared) == [LARGER, "batch=5", "batch=1", *ALONE, "batch=1,height=1,width=1"]
-    assert sizes_of(prepared.one_kind_per_probe) == sizes_of(prepared)
+    assert sizes_of(prepared.probes) == [LARGER, "batch=5", "batch=1", *ALONE, "batch=1,height=1,width=1"]
+    assert sizes_of(prepared.probes.one_kind_per_probe) == sizes_of(prepared.probes)
 
 
 def test_the_batch_comes_first_wherever_it_is():
@@ -347,7 +351,7 @@ def test_the_batch_comes_first_wherever_it_is():
         output_names=["y"],
         dynamic_axes=axes,
     )
-    assert sizes_of(prepared) == [
+    assert sizes_of(prepared.probes) == [
         "frames=25,batch=4", "batch=5", "batch=1", "frames=49,batch=1", "frames=1,batch=1"
     ]  # fmt: skip
 
@@ -360,7 +364,7 @@ def test_the_batch_comes_first_wherever_it_is():
     ],
 )
 def test_otherwise_each_axis_is_tried_beside_the_examples_batch(function):
-    names = [probe.name for probe in images(function).probes]
+    names = [probe.name for probe in images(function).probes.all]
     assert {"fresh", "height=49", "height=1", "width=97", "width=1"} <= set(names)
 
 
@@ -375,7 +379,7 @@ def test_what_the_model_rejects_is_told_of_each_axis():
 
 def test_listed_sizes_are_tried_alone():
     prepared = images(dynamic_sizes={"height": (12,), "width": (96,)})
-    assert sizes_of(prepared)[-2:] == ["batch=1,height=12", "batch=1,width=96"]
+    assert sizes_of(prepared.probes)[-2:] == ["batch=1,height=12", "batch=1,width=96"]
 
 
 def test_an_example_at_the_largest_size_is_no_size_that_is_rejected():
@@ -386,7 +390,7 @@ def test_an_example_at_the_largest_size_is_no_size_that_is_rejected():
     prepared = make(
         forward, X, input_names=["x"], output_names=["y"], dynamic_axes=axes, dynamic_sizes={"length": range(1, 49)}
     )
-    assert sizes_of(prepared) == ["batch=3", "batch=5", "batch=1", "batch=1,length=47"]
+    assert sizes_of(prepared.probes) == ["batch=3", "batch=5", "batch=1", "batch=1,length=47"]
     assert not untested(prepared)
 
 
@@ -394,7 +398,7 @@ def test_random_values_at_the_examples_sizes_are_left_out_if_others_have_them():
     def names(x):
         axes = {name: {0: "batch"} for name in ("x", "y")}
         made = make(doubled, x, input_names=["x"], output_names=["y"], dynamic_axes=axes)
-        return [probe.name for probe in made.probes], [probe.name for probe in made.one_kind_per_probe.probes]
+        return [probe.name for probe in made.probes.all], [probe.name for probe in made.probes.one_kind_per_probe.all]
 
     few, separate = names(X)
     assert ("fresh" in few, "fresh" in separate) == (False, True)
@@ -463,7 +467,7 @@ def test_inputs_with_expressions_follow_the_steps_without_step_inputs():
     args = (torch.randn(1), torch.randn(3), torch.rand(4))
     prepared = make(step, *args, **names, dynamic_axes=declared, feedback={"after": "past"}, steps=4)
     assert not [each for each in prepared.findings if each.rule in ("vacuous", "size-relation")]
-    by_name = {probe.name: [len(tensor) for tensor in probe.inputs] for probe in prepared.probes}
+    by_name = {probe.name: [len(tensor) for tensor in probe.inputs] for probe in prepared.probes.all}
     assert [by_name[f"step={number}"] for number in (1, 2, 3)] == [[1, 4, 5], [1, 5, 6], [1, 6, 7]]
     assert by_name["prefill"] == [3, 3, 6]
     assert by_name["prefill,step=3"] == [1, 6, 7]

@@ -18,12 +18,12 @@ X = torch.rand(2, 32, 64, generator=torch.Generator().manual_seed(0)) + 0.1
 ALL = ["floats zero", "floats negated", "floats large", "floats small", "floats mixed", "floats extreme"]
 
 
-def prepared(function, *args, settings=None, **keywords):
-    return prepare(task(recipe_of(function, *(args or (X,)), **{**ROWS, **keywords}), **(settings or {})))
+def probes_of(function, *args, settings=None, **keywords):
+    return prepare(task(recipe_of(function, *(args or (X,)), **{**ROWS, **keywords}), **(settings or {}))).probes
 
 
 def names(made):
-    return [probe.name for probe in made.probes]
+    return [probe.name for probe in made.all]
 
 
 def row_wise(x):
@@ -31,20 +31,20 @@ def row_wise(x):
 
 
 def test_special_values_are_rows_of_the_probes_of_other_batches():
-    made = prepared(row_wise)
+    made = probes_of(row_wise)
     first, second = "floats zero, floats negated and floats large", "floats small, floats mixed and floats extreme"
     assert names(made) == ["example", f"batch=3 with {first}", f"batch=5 with {second}", "batch=1"]
     assert names(made.one_kind_per_probe) == ["example", "fresh", "batch=3", "batch=5", "batch=1", *ALL]
     assert made.one_kind_per_probe.one_kind_per_probe is made.one_kind_per_probe
-    zero, negated, large = made.probes[1].inputs[0]
-    small, _, _, *ordinary = made.probes[2].inputs[0]
+    zero, negated, large = made.all[1].inputs[0]
+    small, _, _, *ordinary = made.all[2].inputs[0]
     assert (torch.equal(negated, -X[0]), torch.equal(large, 10 * X[0]), not zero.any(), len(ordinary)) == (True, True, True, 2)
     assert torch.equal(small, 1e-4 * X[0])
 
 
 def test_one_probe_holds_as_many_as_it_has_rows():
-    made = prepared(row_wise, X[:1])
-    sizes = [tuple(probe.reference.own[0].shape) for probe in made.probes]
+    made = probes_of(row_wise, X[:1])
+    sizes = [tuple(probe.reference.own[0].shape) for probe in made.all]
     assert sizes == [(1, 32), (1, 32), (2, 32), (3, 32), (1, 32)]
     assert [sum(each in name for each in ALL) for name in names(made)] == [0, 0, 2, 3, 1]
 
@@ -57,8 +57,8 @@ def test_all_inputs_have_the_rows_wherever_their_batch_is():
     axes = {"x": {1: "batch"}, "other": {0: "batch"}, "y": {0: "batch"}}
     other = torch.rand(2, 1024, generator=torch.Generator().manual_seed(1))
     keywords = {"input_names": ["x", "other"], "dynamic_axes": axes}
-    made = prepared(lambda x, other: of_each(x.transpose(0, 1), other), X.transpose(0, 1).contiguous(), other, **keywords)
-    probe = next(each for each in made.probes if "floats negated" in each.name)
+    made = probes_of(lambda x, other: of_each(x.transpose(0, 1), other), X.transpose(0, 1).contiguous(), other, **keywords)
+    probe = next(each for each in made.all if "floats negated" in each.name)
     assert torch.equal(probe.inputs[0][:, 1], -X[0])
     assert torch.equal(probe.inputs[1][1], -other[0])
 
@@ -66,7 +66,7 @@ def test_all_inputs_have_the_rows_wherever_their_batch_is():
 def test_an_input_without_special_values_may_have_nothing_but_the_batch():
     axes = {"x": {0: "batch"}, "kept": {0: "batch"}, "y": {0: "batch"}}
     keywords = {"input_names": ["x", "kept"], "inputs": {"kept": lambda sizes, generator: torch.ones(sizes["batch"])}}
-    made = prepared(lambda x, kept: x.sum(2) * kept[:, None], X, torch.ones(2), dynamic_axes=axes, **keywords)
+    made = probes_of(lambda x, kept: x.sum(2) * kept[:, None], X, torch.ones(2), dynamic_axes=axes, **keywords)
     assert any(" with " in name for name in names(made))
 
 
@@ -74,7 +74,7 @@ def test_an_input_with_few_values_in_a_row_has_all_special_ones():
     """A gate that is negative beside mixed signs: one row of it would have a single value of its own."""
     x, gate = torch.rand(6, 32, 64, generator=torch.Generator().manual_seed(0)) + 0.1, torch.rand(6, 1) + 0.1
     axes = {"x": {0: "batch"}, "gate": {0: "batch"}, "y": {0: "batch"}}
-    made = prepared(lambda x, gate: x.sum(2) * gate, x, gate, input_names=["x", "gate"], dynamic_axes=axes)
+    made = probes_of(lambda x, gate: x.sum(2) * gate, x, gate, input_names=["x", "gate"], dynamic_axes=axes)
     assert set(ALL) <= set(names(made))
 
 
@@ -129,18 +129,18 @@ def of_the_whole_batch(x):
     ],
 )
 def test_special_values_are_probes_of_their_own(function, keywords):
-    made = prepared(function, **keywords)
+    made = probes_of(function, **keywords)
     assert not [name for name in names(made) if " with " in name]
     assert made.one_kind_per_probe is made
 
 
 def test_few_elements_show_too_little_in_one_row():
-    made = prepared(row_wise, X[:, :4, :4])
+    made = probes_of(row_wise, X[:, :4, :4])
     assert {"floats zero", "floats negated"} <= set(names(made))
 
 
 def test_an_input_without_a_batch_is_the_same_for_all_rows():
-    made = prepared(lambda x, scale: x * scale, X, torch.rand(64), input_names=["x", "scale"])
+    made = probes_of(lambda x, scale: x * scale, X, torch.rand(64), input_names=["x", "scale"])
     assert "floats negated" in names(made)
 
 
@@ -149,8 +149,8 @@ def linear(x):
 
 
 def test_a_row_of_large_values_does_not_hide_an_error_of_another_one():
-    made = prepared(linear)
-    probe = next(each for each in made.probes if "floats large" in each.name)
+    made = probes_of(linear)
+    probe = next(each for each in made.all if "floats large" in each.name)
 
     def found(row, error):
         got = probe.reference.own[0].clone()
@@ -214,7 +214,7 @@ def test_a_fault_that_only_extreme_numbers_show_warns():
 def test_a_right_file_runs_on_the_rows_alone():
     result = run_one(recipe_of(row_wise, X, **ROWS))
     assert result.status is Status.PASSED
-    assert {each.probe for each in result.outputs} == set(names(prepared(row_wise)))
+    assert {each.probe for each in result.outputs} == set(names(probes_of(row_wise)))
 
 
 def test_an_approximation_that_extreme_numbers_show_is_allowed_beside_them():

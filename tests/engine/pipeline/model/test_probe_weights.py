@@ -143,7 +143,7 @@ def test_the_recipes_own_model_is_never_changed():
     before = copy.deepcopy(model.state_dict())
     prepared = prepare(task(onnx_ci.recipe(name="net")(lambda: (copy.deepcopy(model), (torch.randn(3, 4),)))), Weights.PROBE)
     assert all(torch.equal(before[name], model.state_dict()[name]) for name in before)
-    assert not torch.equal(prepared.fresh().model.state_dict()["1.running_mean"], before["1.running_mean"])
+    assert not torch.equal(prepared.model.fresh().model.state_dict()["1.running_mean"], before["1.running_mean"])
 
 
 def test_weights_that_make_the_model_fail_are_not_used():
@@ -159,7 +159,7 @@ def test_weights_that_make_the_model_fail_are_not_used():
 
     assert with_probe_weights(call_of(Strict(), torch.randn(4))) is None
     prepared = prepare(task(onnx_ci.recipe(name="strict")(lambda: (Strict(), (torch.randn(4),)))), Weights.PROBE)
-    assert prepared.fresh().model.ones.tolist() == [1.0] * 4
+    assert prepared.model.fresh().model.ones.tolist() == [1.0] * 4
 
 
 def test_observability_names_the_modules_that_cannot_be_seen():

@@ -55,7 +55,7 @@ def test_no_run_sees_what_another_one_wrote():
     x = torch.arange(20).view(5, 4)
     prepared = prepare(task(recipe_of(shifted, x, **ROWS)))
     assert torch.equal(x, torch.arange(20).view(5, 4))
-    for probe in prepared.probes:
+    for probe in prepared.probes.all:
         assert torch.equal(probe.reference.own[0], (probe.inputs[0] + 1) * 2)
 
 

@@ -69,7 +69,7 @@ def test_a_fault_of_an_exporter_becomes_a_short_script(fault: Fault, tmp_path) -
 def test_its_right_twin_written_in_the_same_way_passes(fault: Fault, tmp_path) -> None:
     cell = task(fault.right).cell
     prepared = prepare(task(fault.right))
-    program = record(prepared, prepared.example)
+    program = record(prepared.model, prepared.probes.example)
     exporter = "dynamo" if fault.opset >= 18 else cell.exporter
     assert program.calls
     assert attempt(program, ExportCall(exporter=exporter, opset=fault.opset), tmp_path / "model.onnx") is None
@@ -85,7 +85,7 @@ def test_a_fault_of_the_model_is_not_reported_to_an_exporter(fault: Fault, tmp_p
 def test_the_order_of_equal_values_which_nothing_defines_is_no_fault(tmp_path) -> None:
     recipe = recipe_of(lambda x: x.sort(0).indices, torch.randint(0, 3, (32,)), input_names=["x"], output_names=["y"])
     prepared = prepare(task(recipe))
-    program = record(prepared, prepared.example)
+    program = record(prepared.model, prepared.probes.example)
     assert run_eagerly(program) is None
     assert attempt(program, ExportCall(exporter="torchscript", opset=13), tmp_path / "model.onnx") is None
 
@@ -95,6 +95,7 @@ def test_the_order_of_equal_values_which_nothing_defines_is_no_fault(tmp_path) -
 )
 def test_what_is_random_is_an_input_of_the_program(drawn) -> None:
     recipe = recipe_of(lambda x: x + drawn(), torch.randn(3), input_names=["x"], nondeterministic=True)
-    program = record(prepared := prepare(task(recipe)), prepared.example)
+    prepared = prepare(task(recipe))
+    program = record(prepared.model, prepared.probes.example)
     assert [call.function for call in program.calls if call.uses] == ["torch.Tensor.add"]
     assert len(program.inputs) == 2

@@ -21,7 +21,7 @@ X = torch.tensor([[1.0, 2.0, -0.5, 0.3], [0.1, 0.2, 0.3, 0.4], [2.0, 1.0, 0.5, 0
 def branches_of(function, *args, settings=None, **keywords):
     """The probes for branches, and the branches of which no probe takes the other side."""
     prepared = prepare(task(recipe_of(function, *(args or (X,)), **{**ROWS, **keywords}), **(settings or {})))
-    return [probe for probe in prepared.probes if probe.name.startswith("branch at")], prepared.untaken_branches
+    return [probe for probe in prepared.probes.all if probe.name.startswith("branch at")], prepared.untaken_branches
 
 
 def large(x):
@@ -196,7 +196,7 @@ class Twice(torch.nn.Module):
 
 def test_each_submodule_has_branches_of_its_own():
     found = prepare(task(onnx_ci.recipe(**ROWS, name="net")(lambda: (Twice(), (X,)))))
-    assert max(probe.inputs[0].shape[0] for probe in found.probes if probe.name.startswith("branch at")) == 51
+    assert max(probe.inputs[0].shape[0] for probe in found.probes.all if probe.name.startswith("branch at")) == 51
 
 
 def test_values_stay_in_their_domain():
@@ -415,7 +415,7 @@ class WithFlag(torch.nn.Module):
 def test_nothing_is_said_of_what_belongs_to_the_model():
     prepared = prepare(task(onnx_ci.recipe(**ROWS, name="net")(lambda: (WithFlag(), (X,)))))
     assert prepared.untaken_branches == ()
-    assert not [probe for probe in prepared.probes if probe.name.startswith("branch at")]
+    assert not [probe for probe in prepared.probes.all if probe.name.startswith("branch at")]
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")

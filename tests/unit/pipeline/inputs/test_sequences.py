@@ -42,7 +42,7 @@ def refused(function, *args, **keywords):
 
 
 def by_name(prepared):
-    return {probe.name: probe for probe in prepared.probes}
+    return {probe.name: probe for probe in prepared.probes.all}
 
 
 def add(x, state):
@@ -205,7 +205,7 @@ def test_a_model_that_cannot_run_in_float64_gets_the_noise_of_its_steps_from_per
 
     prepared = make(only_float32, torch.rand(64), torch.rand(64))
     steps = by_name(prepared)
-    assert {probe.reference.method for probe in prepared.probes if probe.fed} == {"perturbation"}
+    assert {probe.reference.method for probe in prepared.probes.all if probe.fed} == {"perturbation"}
     assert 0 < steps["step=7"].reference.noise[1] < 1e-4
     (note,) = (each for each in prepared.findings if each.rule == "no-float64")
     assert "step" not in note.message

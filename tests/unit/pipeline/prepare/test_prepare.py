@@ -42,8 +42,8 @@ def test_noise_is_the_distance_between_the_own_type_and_float64():
     torch.manual_seed(0)
     x = torch.randn(64, 300)
     prepared = make(torch.nn.Linear(300, 50), (x,))
-    reference = prepared.example.reference
-    model = prepared.fresh().model
+    reference = prepared.probes.example.reference
+    model = prepared.model.fresh().model
     with torch.no_grad():
         expected = (model(x).double() - model.double()(x.double())).abs().max().item()
     assert reference.method == "float64"
@@ -63,20 +63,22 @@ def test_noise_on_special_inputs_can_include_how_ill_conditioned_the_model_is_th
             return x * self.scale - (x * 1024).round() + 1
 
     prepared = make(Fractions(), (torch.arange(1.0, 50.0),))
-    large = next(each for each in prepared.probes if each.name == "floats large")
+    large = next(each for each in prepared.probes.all if each.name == "floats large")
     *_, runtimes, perturbed = (refine() for refine in large.refinements)
     assert perturbed.noise[0] >= 4 * runtimes.noise[0]
     assert perturbed.exact == runtimes.exact
-    assert len(large.refinements) == len(prepared.example.refinements) + 2  # the example has neither this nor a quick one
+    assert (
+        len(large.refinements) == len(prepared.probes.example.refinements) + 2
+    )  # the example has neither this nor a quick one
 
 
 def test_noise_never_falls_below_one_unit_in_the_last_place():
     prepared = make(Net(lambda x: x * 2), (torch.tensor([0.25, 3.0]),))
-    assert prepared.example.reference.noise == (2**2 * torch.finfo(torch.float32).eps,)
+    assert prepared.probes.example.reference.noise == (2**2 * torch.finfo(torch.float32).eps,)
 
 
 def test_integers_and_booleans_have_the_unit_as_their_noise():
-    reference = make(Net(lambda x: (x + 1, x > 2)), (torch.arange(4),)).example.reference
+    reference = make(Net(lambda x: (x + 1, x > 2)), (torch.arange(4),)).probes.example.reference
     assert reference.noise == (1.0, 1.0)
     assert [tensor.dtype for tensor in reference.exact] == [torch.int64, torch.bool]
 
@@ -85,7 +87,7 @@ def test_a_cast_in_the_model_does_not_round_the_exact_reference():
     def forward(x):
         return (x.double().sum() if x.dtype == torch.float64 else x.float().sum()).to(torch.float32) / 3
 
-    exact = make(Net(forward), (torch.tensor([0.1, 0.2]),)).example.reference.exact[0]
+    exact = make(Net(forward), (torch.tensor([0.1, 0.2]),)).probes.example.reference.exact[0]
     assert exact.item() == (torch.tensor([0.1, 0.2]).double().sum() / 3).item()
 
 
@@ -94,7 +96,7 @@ def test_a_branch_of_torch_cond_runs_in_float64_with_its_casts():
         return torch.cond(x.sum() > 0, lambda x: x.to(torch.float32) / 3, lambda x: x - 1, (x,))
 
     x = torch.tensor([0.1, 0.2])
-    reference = make(Net(forward), (x,)).example.reference
+    reference = make(Net(forward), (x,)).probes.example.reference
     assert reference.method == "float64"
     assert torch.equal(reference.exact[0], x.double() / 3)
 
@@ -102,7 +104,7 @@ def test_a_branch_of_torch_cond_runs_in_float64_with_its_casts():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_noise_is_measured_in_the_models_own_type(dtype):
     x = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
-    reference = make(torch.nn.Linear(16, 4).to(dtype), (x.to(dtype),)).example.reference
+    reference = make(torch.nn.Linear(16, 4).to(dtype), (x.to(dtype),)).probes.example.reference
     assert reference.own[0].dtype == dtype
     assert reference.noise[0] > 1e-4
 
@@ -116,7 +118,7 @@ def only_float32(x):
 def test_a_model_that_cannot_run_in_float64_gets_its_noise_from_perturbation_and_says_so():
     x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     prepared = make(Net(only_float32), (x,))
-    reference = prepared.example.reference
+    reference = prepared.probes.example.reference
     own_rounding = (x.cumsum(0).double() - x.double().cumsum(0)).abs().max().item()
     assert reference.method == "perturbation"
     assert own_rounding / 10 < reference.noise[0] < own_rounding * 10
@@ -171,11 +173,11 @@ def test_every_copy_of_the_model_is_fresh():
             return x + self.calls
 
     prepared = make(Counter(), (torch.ones(3),))
-    assert prepared.example.reference.own[0].tolist() == [3.0, 3.0, 3.0]
-    call = prepared.fresh()
+    assert prepared.probes.example.reference.own[0].tolist() == [3.0, 3.0, 3.0]
+    call = prepared.model.fresh()
     assert call.model.calls.item() == 0
     assert call.args[0].tolist() == [1.0, 1.0, 1.0]
-    assert prepared.example.inputs[0].tolist() == [1.0, 1.0, 1.0]
+    assert prepared.probes.example.inputs[0].tolist() == [1.0, 1.0, 1.0]
 
 
 def numbers():
@@ -234,10 +236,10 @@ class Shares(torch.nn.Module):
 
 def test_what_a_copy_writes_to_is_its_own_and_what_shares_memory_in_the_model_does_so_in_the_copy():
     prepared = make(Shares(), (torch.zeros(3),))
-    assert prepared.example.reference.own[0].tolist() == [2.0] * 3
-    copies = [prepared.fresh().model for _ in range(2)]
+    assert prepared.probes.example.reference.own[0].tolist() == [2.0] * 3
+    copies = [prepared.model.fresh().model for _ in range(2)]
     copies[0](torch.zeros(3))
-    for model, value in ((copies[0], 2.0), (copies[1], 1.0), (prepared.pristine.model, 1.0)):
+    for model, value in ((copies[0], 2.0), (copies[1], 1.0), (prepared.model.pristine.model, 1.0)):
         assert all(bool((each == value).all()) for each in (model.weight, model.tied, model.rows, model.first))
         assert model.tied is model.weight
 
@@ -274,7 +276,7 @@ class Refers(torch.nn.Module):
 
 def test_a_copy_refers_to_its_own_modules():
     prepared = make(Refers(), (torch.randn(2, 3),))
-    model, pristine = prepared.fresh().model, prepared.pristine.model
+    model, pristine = prepared.model.fresh().model, prepared.model.pristine.model
     assert model.again is model.layer is not pristine.layer
     assert model.layer.owners == [model]
     assert model.own.copied
@@ -282,7 +284,7 @@ def test_a_copy_refers_to_its_own_modules():
     model.layer.register_forward_pre_hook(double)
     assert not pristine.layer._forward_pre_hooks
     x = torch.randn(2, 3)
-    assert torch.equal(prepared.fresh().model(x), pristine(x))
+    assert torch.equal(prepared.model.fresh().model(x), pristine(x))
 
 
 def test_a_model_that_cannot_be_copied_is_built_again():
@@ -292,7 +294,7 @@ def test_a_model_that_cannot_be_copied_is_built_again():
         model.derived = model.weight * 2  # no leaf: copy.deepcopy refuses it
         return model, (torch.randn(2, 3),)
 
-    first, second = prepare(task(net)).fresh().model, prepare(task(net)).fresh().model
+    first, second = prepare(task(net)).model.fresh().model, prepare(task(net)).model.fresh().model
     assert torch.equal(first.weight, second.weight)
     assert first is not second
 
@@ -307,15 +309,15 @@ def test_a_recipe_runs_under_its_seed_and_leaves_the_callers_random_state_alone(
     expected = torch.rand(()), random.random()
     torch.manual_seed(1)
     random.seed(1)
-    one, other = prepare(task(net)).example, prepare(task(net)).example
+    one, other = prepare(task(net)).probes.example, prepare(task(net)).probes.example
     assert torch.equal(one.inputs[0], other.inputs[0])
     assert torch.equal(one.reference.own[0], other.reference.own[0])
     assert (torch.rand(()), random.random()) == expected
 
 
 def test_the_model_is_put_in_eval_unless_the_recipe_trains():
-    assert not make(torch.nn.BatchNorm1d(3), (torch.randn(4, 3),)).fresh().model.training
-    assert make(torch.nn.BatchNorm1d(3), (torch.randn(4, 3),), training=True).fresh().model.training
+    assert not make(torch.nn.BatchNorm1d(3), (torch.randn(4, 3),)).model.fresh().model.training
+    assert make(torch.nn.BatchNorm1d(3), (torch.randn(4, 3),), training=True).model.fresh().model.training
 
 
 # --- moved axes
@@ -323,11 +325,11 @@ def test_the_model_is_put_in_eval_unless_the_recipe_trains():
 
 def moved(prepared):
     """The sizes that the dynamic axes were moved to."""
-    return [probe.name for probe in prepared.probes if "=" in probe.name]
+    return [probe.name for probe in prepared.probes.all if "=" in probe.name]
 
 
 def probe(prepared, name):
-    return next(probe for probe in prepared.probes if probe.name == name)
+    return next(probe for probe in prepared.probes.all if probe.name == name)
 
 
 def test_every_dynamic_axis_moves_and_axes_of_one_name_move_together():
@@ -352,7 +354,7 @@ def test_nested_and_keyword_arguments_keep_forwards_order():
         input_names=["x", "a", "b", "scale", "shift"],
         dynamic_axes={"x": [0], "a": {0: "x_dynamic_axes_1"}, "b": {0: "x_dynamic_axes_1"}},
     )
-    assert [tensor.flatten()[0].item() for tensor in prepared.example.inputs] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert [tensor.flatten()[0].item() for tensor in prepared.probes.example.inputs] == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert moved(prepared) == ["x_dynamic_axes_1=3", "x_dynamic_axes_1=5", "x_dynamic_axes_1=1"]
     probed = probe(prepared, "x_dynamic_axes_1=3")
     x, a, b, scale, shift = probed.inputs
@@ -417,7 +419,7 @@ def test_moved_integers_stay_among_the_examples_values():
     table = torch.nn.Embedding(5, 3)
     prepared = make(table, (torch.tensor([4, 0, 2]),), input_names=["x"], dynamic_axes={"x": {0: "n"}})
     assert moved(prepared) == ["n=4", "n=7", "n=1"]
-    for probed in prepared.probes:
+    for probed in prepared.probes.all:
         assert 0 <= int(probed.inputs[0].min()) <= int(probed.inputs[0].max()) <= 4
 
 
@@ -431,6 +433,7 @@ def test_dynamic_shapes_and_dynamic_axes_say_the_same():
         model, args, input_names=names,
         dynamic_shapes={"x": {0: torch.export.Dim("n"), 1: torch.export.Dim.STATIC}, "states": ({0: "n"}, {0: "n"})},
     )  # fmt: skip
+    by_axes, by_tree, by_name = (each.model.signature for each in (by_axes, by_tree, by_name))
     assert by_axes.axes == by_tree.axes == by_name.axes
     assert by_axes.dynamic_shapes == ({0: "n"}, ({0: "n"}, {0: "n"}))
 
@@ -505,10 +508,10 @@ def test_the_shapes_of_torch_export_need_no_names():
 
     shapes = {"batch": {"x": {0: "rows"}}, "scale": {0: torch.export.Dim.DYNAMIC}}
     prepared = make(Net(), ({"x": torch.ones(2, 3)}, torch.ones(2, 1)), dynamic_shapes=shapes)
-    assert (prepared.input_names, prepared.recipe.input_names) == (("batch.x", "scale"), ())
+    assert (prepared.model.signature.input_names, prepared.model.recipe.input_names) == (("batch.x", "scale"), ())
     few = finding_of(Net(), ({"x": torch.ones(2, 3)}, torch.ones(2, 1)), dynamic_shapes=shapes, input_names=["x"])
     assert few.message == "dynamic_shapes needs input_names: 2 names, one for every tensor in args"
-    assert prepared.axes == {"batch.x": {0: "rows"}, "scale": {0: "scale_dim_0"}}
+    assert prepared.model.signature.axes == {"batch.x": {0: "rows"}, "scale": {0: "scale_dim_0"}}
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
@@ -530,7 +533,7 @@ def test_a_comparison_is_no_test_for_nan(compare, tests_for_nan):
         def forward(self, x):
             return x.argmax(1), compare(x)
 
-    probes = make(Net(), (torch.randn(3, 4),)).probes
+    probes = make(Net(), (torch.randn(3, 4),)).probes.all
     assert any("nan" in probe.name for probe in probes) == tests_for_nan
 
 
@@ -564,6 +567,6 @@ class Batch(torch.nn.Module):
 )
 def test_the_shapes_of_a_class_are_a_list_or_the_class(kind, shapes):
     prepared = make(Batch(), (kind(torch.ones(2, 3), torch.ones(2, 3)),), dynamic_shapes=(shapes,))
-    assert prepared.axes == {"batch.first": {0: "rows"}, "batch.second": {0: "rows"}}
+    assert prepared.model.signature.axes == {"batch.first": {0: "rows"}, "batch.second": {0: "rows"}}
     few = finding_of(Batch(), (kind(torch.ones(2, 3), torch.ones(2, 3)),), dynamic_shapes=([{0: "rows"}],))
     assert "it has no entry for 'batch.second'" in few.message

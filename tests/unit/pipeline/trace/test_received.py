@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from onnx_ci.pipeline.model.call import Call
+from onnx_ci.pipeline.model.running import run_tree
 from onnx_ci.pipeline.trace.received import Kind, Received, numbers_in, received, with_numbers
 from onnx_ci.pipeline.trace.recorder import Recorder
-from onnx_ci.pipeline.trace.trace import Comparison, Decision, FunctionCall, NumberRead, Ref, Role, Trace, Value
+from onnx_ci.pipeline.trace.trace import Comparison, Decision, FunctionCall, NumberRead, Operator, Ref, Role, Trace, Value
 
 X, CREATED, PART = Ref(0), Ref(1), Ref(2)
 VALUES = [Value(role, (3,), torch.float32, kept=role.name) for role in (Role.INPUT, Role.RESULT, Role.RESULT)]
@@ -57,6 +58,14 @@ class Function(torch.nn.Module):
         return self.function(x)
 
 
+def kept(tensor, role):
+    return tensor.clone()
+
+
+def keep_created(tensor, role):
+    return tensor.clone() if role is Role.CREATED else None
+
+
 OTHERS = {
     Kind.DECISION: lambda value: not value,
     Kind.NUMBER: lambda value: value + 1,
@@ -77,8 +86,9 @@ def run(function, changed, **options):
         return OTHERS[what.kind](what.value) if what.kind is changed else what.value
 
     x = torch.tensor([1.0, 2.0, 3.0])
-    with Recorder(Call(model=Function(function), args=(x,), kwargs={}), answers=answers, **options) as recorder:
-        result = function(x)
+    call = Call(model=Function(function), args=(x,), kwargs={})
+    with Recorder(call, answers=answers, **options) as recorder:
+        result = run_tree(call)
     recorder.returned(result)
     return result, asked, recorder.trace
 
@@ -101,27 +111,25 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("has_operators", [True, False])
+@pytest.mark.parametrize("kinds", [(FunctionCall, Operator), (FunctionCall,)], ids=["all", "functions"])
 @pytest.mark.parametrize(("function", "kind", "expected"), CASES)
-def test_code_gets_what_is_answered(function, kind, expected, has_operators):
-    result, _, _ = run(function, kind, has_operators=has_operators)
+def test_code_gets_what_is_answered(function, kind, expected, kinds):
+    result, _, _ = run(function, kind, kinds=kinds)
     assert result.tolist() == expected
 
 
-@pytest.mark.parametrize("has_operators", [True, False])
+@pytest.mark.parametrize("kinds", [(FunctionCall, Operator), (FunctionCall,)], ids=["all", "functions"])
 @pytest.mark.parametrize("function", [function for function, _, _ in CASES])
-def test_what_is_asked_for_is_what_the_trace_has(function, has_operators):
-    result, asked, trace = run(function, None, keep=torch.clone, has_operators=has_operators)
+def test_what_is_asked_for_is_what_the_trace_has(function, kinds):
+    result, asked, trace = run(function, None, keep=kept, kinds=kinds)
     assert result.tolist() == function(torch.tensor([1.0, 2.0, 3.0])).tolist()
     of_trace = [(each.kind, str(each.value), each.function, each.place.line) for each in received(trace)]
     assert of_trace == [(each.kind, str(each.value), each.function, each.place.line) for each in asked]
 
 
 def test_the_numbers_of_created_tensors_alone_can_be_kept():
-    for has_operators in (True, False):
-        _, _, trace = run(
-            lambda x: x + torch.ones(3), None, keep=lambda _: None, keep_created=torch.clone, has_operators=has_operators
-        )
+    for kinds in ((FunctionCall, Operator), (FunctionCall,)):
+        _, _, trace = run(lambda x: x + torch.ones(3), None, keep=keep_created, kinds=kinds)
         assert [each.kept.tolist() for each in trace.values if each.kept is not None] == [[1.0, 1.0, 1.0]]
 
 
@@ -144,7 +152,8 @@ def test_the_namespaces_of_all_code_are_collected_and_apart_from_them_those_that
         return first["half"](x) * second["size"](x)
 
     x = torch.ones(3)
-    with Recorder(Call(model=Function(both), args=(x,), kwargs={})) as recorder:
-        both(x)
+    call = Call(model=Function(both), args=(x,), kwargs={})
+    with Recorder(call) as recorder:
+        run_tree(call)
     assert {id(first), id(second)} <= recorder.namespaces.keys()
     assert recorder.converting.keys() == {id(second)}
