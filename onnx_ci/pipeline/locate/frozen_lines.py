@@ -80,16 +80,6 @@ class Line:
     on_example: list[Any] = field(default_factory=list)
 
     @property
-    def kind(self) -> Kind:
-        """What it gets."""
-        return self.key.kind
-
-    @property
-    def source(self) -> SourceLine | None:
-        """The line that a message names."""
-        return self.key.source
-
-    @property
     def differs(self) -> bool:
         """Whether it gets something else in one run than in the other."""
         return len(self.here) != len(self.on_example) or not all(map(_is_equal, self.here, self.on_example))
@@ -97,7 +87,7 @@ class Line:
     @property
     def frozen(self) -> Frozen:
         """What it gets there that is not what it gets on the example."""
-        kind, here, there = self.kind, self.here, self.on_example
+        kind, here, there = self.key.kind, self.here, self.on_example
         if kind is Kind.WRITE:
             return Frozen(kind=FrozenKind.WRITE, here=(), on_example=())
         is_choice = kind is Kind.DECISION and bool(here and there) and here[0] != there[0]  # `or` and `and` may end early
@@ -121,7 +111,7 @@ class Line:
     def culprit(self) -> Culprit:
         """The line as the cause of a fault."""
         operators = (self.function,) if self.function else ()
-        return Culprit(nodes=(), operators=operators, module=self.module, source=self.source, frozen=self.frozen)
+        return Culprit(nodes=(), operators=operators, module=self.module, source=self.key.source, frozen=self.frozen)
 
 
 def differences(trace: Trace, example: Trace) -> list[Line]:
@@ -134,7 +124,7 @@ def differences(trace: Trace, example: Trace) -> list[Line]:
     for each in received(example):
         if (line := lines.get(_key(each))) is not None:
             line.on_example.append(each.value)
-    return [each for each in lines.values() if each.kind is Kind.WRITE or each.differs]
+    return [each for each in lines.values() if each.key.kind is Kind.WRITE or each.differs]
 
 
 class AsOnExample:
@@ -227,11 +217,11 @@ class Replay:
             return {}
         wrong = {*wrong} - self._explained(())
         lines = differences(own, example)
-        suspects = sorted(lines, key=lambda line: (line.key.is_in_torch, line.source not in warned, line.kind))
-        self.suspects = {line.source for line in suspects}
+        suspects = sorted(lines, key=lambda line: (line.key.is_in_torch, line.key.source not in warned, line.key.kind))
+        self.suspects = {line.key.source for line in suspects}
         for line in reversed(suspects):
-            if line.source is not None and line.kind is not Kind.WRITE and not line.key.is_in_torch:
-                self.differences[line.source] = line.frozen
+            if line.key.source is not None and line.key.kind is not Kind.WRITE and not line.key.is_in_torch:
+                self.differences[line.key.source] = line.frozen
         causes: dict[str, tuple[Line, ...]] = {}
         for tried in self._candidates(suspects):
             if tried and (explained := self._explained(tried) & (wrong - causes.keys())):
@@ -251,11 +241,11 @@ class Replay:
         if self._of_file is not None:  # otherwise, anything that raises would do
             of_library: dict[tuple[Kind, tuple[str, int]], list[Line]] = {}
             for line in suspects:
-                of_library.setdefault((line.kind, line.key.line), []).append(line)
+                of_library.setdefault((line.key.kind, line.key.line), []).append(line)
             yield from (tuple(lines) for lines in of_library.values() if len(lines) > 1)
-            read = tuple(line for line in suspects if line.kind in (Kind.DECISION, Kind.NUMBER, Kind.COUNT))
+            read = tuple(line for line in suspects if line.key.kind in (Kind.DECISION, Kind.NUMBER, Kind.COUNT))
             yield read if len(read) > 1 else ()
-            yield tuple(line for line in suspects if line.kind is Kind.WRITE)
+            yield tuple(line for line in suspects if line.key.kind is Kind.WRITE)
             yield from itertools.combinations(suspects[:_MOST_IN_PAIRS], 2)
 
     def _needed(self, lines: tuple[Line, ...], explained: Collection[str]) -> tuple[Line, ...]:

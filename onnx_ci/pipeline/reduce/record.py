@@ -19,7 +19,7 @@ from onnx_ci.pipeline.model.running import force_eager, in_small_operators, run_
 from onnx_ci.pipeline.reduce.program import FunctionCall, Name, Operand, Program, Size
 from onnx_ci.pipeline.trace.recorder import Recorder
 from onnx_ci.pipeline.trace.trace import FunctionCall as RecordedCall
-from onnx_ci.pipeline.trace.trace import Ref, Role, Trace, Value, is_random
+from onnx_ci.pipeline.trace.trace import Ref, Role, Trace, Value, is_random, mapped
 
 
 def record(model: RecipeModel, probe: Probe) -> Program:
@@ -103,10 +103,10 @@ class Numbers(NamedTuple):
     """Their standard deviation."""
 
 
-def numbers_of(tensor: torch.Tensor, role: Role) -> Numbers:
-    """What a trace keeps of a tensor so that a program can be read from it."""
+def numbers_of(tensor: torch.Tensor, role: Role) -> Numbers | None:
+    """What a trace keeps of a tensor so that a program can be read from it; ``None`` for one that no script can make."""
     if tensor.dtype.is_complex or tensor.is_quantized:
-        return Numbers()
+        return None
     values = tensor.detach().double().flatten()
     finite = values[torch.isfinite(values)]
     return Numbers(finite.min().item(), finite.max().item(), finite.std(correction=0).item()) if finite.numel() else Numbers()
@@ -140,8 +140,7 @@ class _Writer:
         if function is None or is_random(function.rpartition(".")[2]) or not (makes_tensors or writes):
             return None
         try:
-            args = tuple(map(self._described, recorded.args))
-            kwargs = {name: self._described(value) for name, value in recorded.kwargs.items()}
+            args, kwargs = mapped((recorded.args, recorded.kwargs), self._described)
         except _CannotDescribeError:
             return None
         return FunctionCall(
@@ -179,7 +178,7 @@ class _Writer:
     def _makes_tensors(self, result: Any) -> bool:
         if isinstance(result, (tuple, list)):
             return bool(result) and all(map(self._makes_tensors, result))
-        return isinstance(result, Ref) and not self._values[result.value].dtype.is_complex
+        return isinstance(result, Ref) and self._values[result.value].kept is not None
 
     def _described(self, value: Any) -> Any:
         """An argument as a program has it.
@@ -188,14 +187,9 @@ class _Writer:
             _CannotDescribeError: no script can write it down.
         """
         if isinstance(value, Ref):
-            tensor = self._values[value.value]
-            if tensor.dtype.is_complex or tensor.dtype in _QUANTIZED or tensor.stride is None:
+            if self._values[value.value].kept is None:
                 raise _CannotDescribeError
             return Name(name=self.name_of(value.value))
-        if isinstance(value, slice):
-            return slice(*map(self._described, (value.start, value.stop, value.step)))
-        if isinstance(value, (tuple, list)):
-            return type(value)(map(self._described, value))
         if value is None or value is Ellipsis or isinstance(value, (bool, int, float, str, torch.dtype, torch.memory_format)):
             return value
         if isinstance(value, torch.device):
@@ -207,6 +201,3 @@ class _Writer:
 
 class _CannotDescribeError(Exception):
     """An argument cannot be written down."""
-
-
-_QUANTIZED = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})

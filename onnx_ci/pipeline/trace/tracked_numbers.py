@@ -8,9 +8,11 @@ Python does not ask an integer on the right of a float, so ``0.5 * x.shape[0]`` 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Protocol
 
@@ -247,36 +249,35 @@ _FUNCTIONS = (FunctionType, BuiltinFunctionType, type(np.mean), np.ufunc)
 _MODULES = (math, np)
 
 
-@contextlib.contextmanager
-def reported_functions(namespaces: Collection[dict[str, Any]]) -> Iterator[None]:
+def reported_functions(namespaces: Collection[dict[str, Any]]) -> AbstractContextManager[None]:
     """Let what these namespaces have of ``math`` and numpy report what it returns."""
-    before: list[tuple[dict[str, Any], str, Any]] = []
+    replacements: list[tuple[dict[str, Any], str, Any]] = []
     for namespace in namespaces:
-        for name, value in [*namespace.items()]:
-            is_function = isinstance(value, _FUNCTIONS) and getattr(value, "__module__", None) in ("math", "numpy")
-            if is_function or any(value is module for module in _MODULES):
-                before.append((namespace, name, value))
-                namespace[name] = _ReportingFunction(value) if is_function else _ReportingModule(value)
+        for name, value in namespace.items():
+            if isinstance(value, _FUNCTIONS) and getattr(value, "__module__", None) in ("math", "numpy"):
+                replacements.append((namespace, name, _ReportingFunction(value)))
+            elif any(value is module for module in _MODULES):
+                replacements.append((namespace, name, _ReportingModule(value)))
+    return _replaced(replacements)
+
+
+def tracked_conversions(namespaces: Collection[dict[str, Any]]) -> AbstractContextManager[None]:
+    """Let ``int``, ``float``, ``len`` and ``range`` in these namespaces report what they make plain."""
+    pairs = itertools.product(namespaces, _CONVERSIONS.items())
+    return _replaced([(namespace, name, value) for namespace, (name, value) in pairs if name not in namespace])
+
+
+@contextlib.contextmanager
+def _replaced(replacements: Collection[tuple[dict[str, Any], str, Any]]) -> Iterator[None]:
+    """Let names have other values in their namespaces."""
+    before = [(namespace, name, namespace.get(name)) for namespace, name, _ in replacements]
+    for namespace, name, value in replacements:
+        namespace[name] = value
     try:
         yield
     finally:
         for namespace, name, value in before:
-            namespace[name] = value
-
-
-@contextlib.contextmanager
-def tracked_conversions(namespaces: Collection[dict[str, Any]]) -> Iterator[None]:
-    """Let ``int``, ``float``, ``len`` and ``range`` in these namespaces report what they make plain."""
-    added = [
-        (namespace, name, replacement)
-        for namespace in namespaces
-        for name, replacement in _CONVERSIONS.items()
-        if name not in namespace
-    ]
-    for namespace, name, replacement in added:
-        namespace[name] = replacement
-    try:
-        yield
-    finally:
-        for namespace, name, _ in added:
-            del namespace[name]
+            if value is None:
+                del namespace[name]
+            else:
+                namespace[name] = value

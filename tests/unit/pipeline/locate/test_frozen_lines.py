@@ -89,7 +89,7 @@ SPLIT_IN_THREE, SPLIT_IN_TWO = ([called(torch.Tensor.unbind, X, result=(Y,) * co
 )
 def test_what_a_line_gets_that_is_not_what_it_gets_on_the_example(here, on_example, expected):
     (line,) = differences(run(*here), run(*on_example))
-    assert (line.frozen, line.source.text) == (expected, "def first(x):")
+    assert (line.frozen, line.key.source.text) == (expected, "def first(x):")
 
 
 def test_a_new_tensor_with_other_values_is_a_difference():
@@ -120,7 +120,7 @@ def test_lines_are_in_the_order_of_the_run_and_calls_of_one_line_are_one():
         run(read(9, SECOND), *(read(size, layer) for size, layer in zip((4, 5), layers, strict=True))),
         run(*(read(size, layer) for size, layer in zip((4, 6), layers, strict=True)), read(8, SECOND)),
     )
-    assert [(line.source.text, line.here, line.on_example) for line in found] == [
+    assert [(line.key.source.text, line.here, line.on_example) for line in found] == [
         ("def second(x):", [9], [8]),
         ("def first(x):", [4, 5], [4, 6]),
     ]
