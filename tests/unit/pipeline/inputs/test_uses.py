@@ -10,7 +10,9 @@ from torch.nn import functional
 
 from onnx_ci.pipeline.inputs.uses import InputUse, uses_of
 from onnx_ci.pipeline.model.call import Call
+from onnx_ci.pipeline.model.operators import OperatorCall
 from onnx_ci.pipeline.trace.recorder import Recorder
+from onnx_ci.pipeline.trace.trace import Operator, Ref, Role, Trace, Value
 
 INF = math.inf
 
@@ -111,3 +113,23 @@ def test_some_elements_can_be_tested():
 
 def test_integers_are_never_nan():
     assert uses_in(lambda count: (count.isnan(), count.float().isnan()), torch.tensor([1, 2])) == (InputUse(),)
+
+
+# --- traces made by hand ----------------------------------------------------------------------------------------------
+
+
+def test_an_index_is_followed_through_what_moves_it():
+    aten = torch.ops.aten
+    values = [
+        Value(Role.INPUT, (2, 3), torch.int64, stride=(3, 1)),
+        Value(Role.WEIGHT, (9, 4), torch.float32, stride=(4, 1), name="table"),
+        Value(Role.RESULT, (6,), torch.int64, stride=(1,)),
+        Value(Role.RESULT, (6, 4), torch.float32, stride=(4, 1)),
+    ]
+    ids, table, flat = map(Ref, range(3))
+    moved = Operator(OperatorCall(aten.view.default, (ids, [6]), {}), (2,))
+    chosen = Operator(OperatorCall(aten.embedding.default, (table, flat), {}), (3,))
+    assert uses_of(Trace(values=values, events=[moved, chosen], inputs=(0,))) == (InputUse(vocabulary=9),)
+    assert uses_of(Trace(values=values, events=[chosen], inputs=(0,))) == (
+        InputUse(),
+    )  # nothing says that these are its elements
