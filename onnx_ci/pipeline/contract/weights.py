@@ -6,7 +6,7 @@ tensor that is close to a weight need not be wrong.
 
 A finding needs a weight that the tensor must be. The tensor has its name, is close to it, or shares most elements with it. And
 a run of the model shows that every use combines the weight with data, in operators that exporters translate as they are
-(:mod:`onnx_ci.pipeline.model.weight_uses`). A weight with the BatchNorm behind its layer folded in is right, too.
+(:mod:`onnx_ci.pipeline.contract.weight_uses`). A weight with the BatchNorm behind its layer folded in is right, too.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from onnx_ci.onnx_model.weights import CLOSE, Array, StoredWeight, is_close, stored_weights
+from onnx_ci.pipeline.contract.weight_uses import FoldedNorm, WeightUses, likely_norms, recorded_weight_uses
 from onnx_ci.pipeline.model.module import unlike_others
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
-from onnx_ci.pipeline.model.weight_uses import FoldedNorm, WeightUses, likely_norms, weight_uses
 from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.text import count, listed
@@ -113,7 +113,7 @@ def _mismatches(unequal: Sequence[StoredWeight], weights: _ModelWeights, model: 
     if not any(map(weights.suspects, unequal)):
         return []
     doubtful = {name: weights.tensors[name] for stored in unequal for name in weights.suspects(stored)}
-    uses = weight_uses(model.fresh(), doubtful)
+    uses = recorded_weight_uses(model.fresh(), doubtful)
     by_rounding: dict[str | None, list[_Mismatch]] = {}
     for stored in unequal:
         if (mismatch := weights.mismatch(stored, uses)) is not None:

@@ -149,7 +149,7 @@ def _culprit(file: PairedFile, span: _Span) -> Culprit:
     return Culprit(
         nodes=tuple(node.title for node in sorted(nodes, key=rank)),
         operators=tuple(dict.fromkeys(trace.operators[position].name for position in span.operators)),
-        module="" if first is None else first.module,
+        module="" if first is None else first.place.module,
         source=trace.source_of(span.first),
     )
 
@@ -218,7 +218,7 @@ class _Search:
         if first is None:  # the model computes nothing that the file does not have: take an operator with the node's inputs
             origins = self._file.origins.get(result, frozenset())
             uses = (number for number, operator in enumerate(self._trace.operators) if origins.intersection(operator.inputs))
-            first = next((each for each in uses if self._trace.operators[each].source is not None), None)
+            first = next((each for each in uses if self._trace.operators[each].place.source is not None), None)
         nodes = frozenset(each.position for each in self._nodes_before(result))
 
         def is_right(tensor: torch.Tensor) -> bool:

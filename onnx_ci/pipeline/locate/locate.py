@@ -256,8 +256,8 @@ class _Search:
             value = trace.outputs[[each.name for each in self.signature.outputs].index(name or "")] if trace else None
             operator = trace.values[value].operator if trace and value is not None else None
             if trace and operator is not None:
-                traced = trace.operators[operator]
-                return (Culprit(nodes=(), operators=(), module=traced.module, source=traced.source),)
+                place = trace.operators[operator].place
+                return (Culprit(nodes=(), operators=(), module=place.module, source=place.source),)
         return ()
 
     def _replay(

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import functools
-import itertools
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils.weak import WeakIdKeyDictionary
 
 from onnx_ci.pipeline.inputs.probes import Probe
-from onnx_ci.pipeline.model.call import Call, input_tensors
+from onnx_ci.pipeline.model.call import Call
 from onnx_ci.pipeline.model.copies import Copies
-from onnx_ci.pipeline.model.operators import WrappingMode, tensor_leaves
-from onnx_ci.pipeline.model.places import CallPlaces
+from onnx_ci.pipeline.model.operators import OperatorCall, tensor_leaves
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.running import in_small_operators
 from onnx_ci.pipeline.model.tensors import has_noise, has_same_values, largest_value
 from onnx_ci.pipeline.reference.float64 import run_in_float64
 from onnx_ci.pipeline.reference.reference import unit_in_last_place
+from onnx_ci.pipeline.trace.recorder import Recorder
+from onnx_ci.pipeline.trace.trace import Operator, Place, Role, Trace
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import SourceLine
 
@@ -33,8 +31,7 @@ _MOST_BYTES = 2**31
 _ROUNDING = 1e-12
 """How far equal results in float64 may be apart, relative to the largest value."""
 _SEVERAL_NODES = frozenset(
-    f"aten.{name}"
-    for name in (
+    (
         *("addmm", "baddbmm", "native_layer_norm", "native_group_norm", "native_batch_norm", "_softmax", "_log_softmax"),
         *("gelu", "silu", "mish", "hardswish", "hardsigmoid", "softplus", "elu", "celu", "selu", "log_sigmoid_forward"),
         *("var", "std", "linalg_vector_norm", "addcmul", "addcdiv", "lerp"),
@@ -55,10 +52,7 @@ class TracedOperator:
     inputs: tuple[int, ...]
     """The positions of its operands among the values of the trace. Weights and constants are not values."""
     outputs: tuple[int, ...]
-    module: str
-    """The path of the innermost module that called it: ``layer1.0.conv1``; empty for the model itself."""
-    source: SourceLine | None
-    """The innermost line of the user's code; of a library if there is none."""
+    place: Place
     call: int
     """The number of the call in the model's code; the same for all steps of a larger operator."""
     is_part: bool
@@ -79,35 +73,84 @@ class TracedValue:
     """The position of the first value with these elements in this order, of which it is a view or a copy; else its own."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ModelTrace:
-    """A run of a model."""
+    """What a model computes from its inputs, operator by operator.
 
-    operators: Sequence[TracedOperator]
-    values: Sequence[TracedValue]
-    """The inputs first."""
-    outputs: Sequence[int | None]
-    """The positions of the model's outputs among the values; ``None`` for one that no operator computes."""
+    Args:
+        trace: a run of the model. Of each value that depends on the inputs, it has the numbers and the noise.
+        steps: the smaller operators that larger ones stand for, by the index of these.
+        outputs: what the model returned.
+    """
+
+    def __init__(self, trace: Trace, steps: Mapping[int, Sequence[Operator]], outputs: Sequence[torch.Tensor]) -> None:
+        self.operators: list[TracedOperator] = []
+        self.values: list[TracedValue] = []
+        """The inputs first."""
+        self._recorded = trace.values
+        self._positions: dict[int, int] = {}
+        """The positions of the recorded values. The result of an operator has that of the step that computes it."""
+        self._steps_of_call: dict[int, list[int]] = {}
+        self._complete: set[int] = set()
+        """The calls whose result a step has computed. A later one can equal it, too, as with a scale of 1."""
+        for each in trace.inputs:
+            self._add_value(each, (), None)
+        for call, whole in enumerate(trace.of_kind(Operator)):
+            for operator in (*steps.get(call, ()), whole):
+                self._add(operator, whole, call)
+        self.outputs = [self._position_of(tensor) for tensor in outputs]
+        """The positions of the model's outputs among the values; ``None`` for one that no operator computes."""
 
     def taken_by(self, operator: int) -> Sequence[int]:
         """The values that a file may compute an operator from, by position: its inputs, and other steps of the same call."""
         traced = self.operators[operator]
         return list(dict.fromkeys((*traced.inputs, *self._steps_of_call.get(traced.call, ()))))
 
-    @functools.cached_property
-    def _steps_of_call(self) -> Mapping[int, Sequence[int]]:
-        steps: dict[int, list[int]] = {}
-        complete: set[int] = set()
-        for operator in self.operators:
-            if not operator.is_part:
-                complete.add(operator.call)
-            elif operator.call not in complete:  # a later step equals the result of the call, as with a scale of 1
-                steps.setdefault(operator.call, []).extend(operator.outputs)
-        return steps
-
     def source_of(self, operator: int | None) -> SourceLine | None:
         """The line that calls the operator at a position, if both are known."""
-        return None if operator is None else self.operators[operator].source
+        return None if operator is None else self.operators[operator].place.source
+
+    def _add(self, operator: Operator, whole: Operator, call: int) -> None:
+        """Add an operator if it depends on the inputs: a step of the operator ``whole``, or this itself."""
+        inputs = tuple(dict.fromkeys(self._positions[each] for each in operator.operands if each in self._positions))
+        results = dict.fromkeys((*operator.written, *operator.results) if inputs else ())
+        outputs = tuple(self._add_value(each, inputs, len(self.operators)) for each in results if each not in self._positions)
+        if not outputs:
+            return
+        for result in whole.results if operator is not whole else ():
+            equal = (each for each in outputs if self._is_result(self.values[each].tensor, result))
+            if result not in self._positions and (position := next(equal, None)) is not None:
+                self._positions[result] = position
+        is_part = operator is not whole and self._positions.get(whole.results[0]) not in outputs
+        if not is_part:
+            self._complete.add(call)
+        elif call not in self._complete:
+            self._steps_of_call.setdefault(call, []).extend(outputs)
+        name = whole.call.name.replace("::", ".")
+        traced = TracedOperator(name=name, inputs=inputs, outputs=outputs, place=whole.place, call=call, is_part=is_part)
+        self.operators.append(traced)
+
+    def _add_value(self, value: int, inputs: Sequence[int], operator: int | None) -> int:
+        position, (tensor, noise) = len(self.values), self._recorded[value].kept
+        equal = (self.values[each].same_as for each in inputs if _is_equal(self.values[each].tensor, tensor))
+        self.values.append(TracedValue(tensor=tensor, noise=noise, operator=operator, same_as=next(equal, position)))
+        self._positions[value] = position
+        return position
+
+    def _is_result(self, tensor: torch.Tensor, result: int) -> bool:
+        whole, _ = self._recorded[result].kept
+        return bool(whole.shape == tensor.shape) and _is_equal(whole, tensor)
+
+    def _position_of(self, output: torch.Tensor) -> int | None:
+        """The position of the last value that equals an output. Of its copies and views, the first with a line counts."""
+        for position, value in reversed(list(enumerate(self.values))):
+            if value.tensor.shape == output.shape and has_same_values(value.tensor, output.to(value.tensor.dtype)):
+                same = (each for each, other in enumerate(self.values) if other.same_as == value.same_as)
+                return next((each for each in same if self.source_of(self.values[each].operator) is not None), position)
+        return None
+
+
+_Numbers = tuple[torch.Tensor, float]
+"""The numbers of a value that depends on the inputs, and how much its operator's own rounding changes it."""
 
 
 class TooLargeError(Exception):
@@ -125,10 +168,10 @@ def trace_model(model: RecipeModel, probe: Probe, deadline: float) -> ModelTrace
     Raises:
         TooLargeError: the trace needs too much memory or time.
     """
-    recorders: list[_Recorder] = []
+    recorders: list[_NumbersRecorder] = []
 
-    def within(call: Call) -> _Recorder:
-        recorders.append(_Recorder(call, deadline))
+    def within(call: Call) -> _NumbersRecorder:
+        recorders.append(_NumbersRecorder(call, deadline))
         return recorders[-1]
 
     with in_small_operators():
@@ -137,130 +180,66 @@ def trace_model(model: RecipeModel, probe: Probe, deadline: float) -> ModelTrace
     recorder = recorders[-1] if recorders else None
     if recorder is not None and recorder.too_much:
         raise TooLargeError(f"what the model computes takes too much {recorder.too_much}")
-    if exact is None or recorder is None:
+    if exact is None or recorder is None or not recorder.trace.is_complete:
         return None
-    return ModelTrace(
-        operators=recorder.operators,
-        values=recorder.values,
-        outputs=[recorder.value_of(tensor) for tensor in exact],
-    )
+    return ModelTrace(recorder.trace, recorder.steps, exact)
 
 
-class _Recorder(WrappingMode):
-    """Records each operator, and how much its rounding in float32 changes what it computes."""
+class _NumbersRecorder(Recorder):
+    """Also keeps the numbers of what depends on the inputs, and the steps of larger operators.
+
+    An operator runs in float32 as soon as it is called, because the operands of a large model are freed after it.
+    """
 
     def __init__(self, call: Call, deadline: float) -> None:
-        super().__init__()
-        self._deadline = deadline
-        self.operators: list[TracedOperator] = []
-        self.values: list[TracedValue] = []
-        self._calls = 0
+        self.steps: dict[int, Sequence[Operator]] = {}
+        """The smaller operators that a larger one stands for, as exporters may write them, by the index of its event."""
         self.too_much = ""
-        """What ended the trace: ``memory`` or ``time``; empty if it is complete."""
-        self._bytes = 0
-        self._whole: Sequence[torch.Tensor] = ()
-        """The results of the operator whose decomposition is recorded."""
-        self._name = ""
-        """The operator that runs, or is decomposed."""
-        self._place: tuple[str, SourceLine | None] = ("", None)
-        """The module and the line that call it."""
-        self._positions: MutableMapping[torch.Tensor, int] = WeakIdKeyDictionary()
-        self._places = CallPlaces(call.model)
-        for tensor in input_tensors(call):
-            self._add(tensor, noise=0.0, operator=None)
+        """What ended the trace: ``memory`` or ``time``; empty if neither did."""
+        self._deadline, self._bytes = deadline, 0
+        self._is_followed = False
+        """Whether the operator that runs depends on the inputs."""
+        self._rounded: Iterator[torch.Tensor] = iter(())
+        """What it computes in float32."""
+        self._noise = 0.0
+        super().__init__(call, self._numbers, kinds=[Operator])
 
-    def call_operator(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def operator(self, call: OperatorCall) -> Any:
+        """See :class:`Recorder`."""
         if CLOCK.thread_time() > self._deadline:
-            self.too_much = "time"
-            raise TooLargeError
-        operands = tensor_leaves((args, kwargs))
-        inputs = tuple(dict.fromkeys(self._positions[each] for each in operands if each in self._positions))
-        rounded = _in_float32(func, args, kwargs)
-        result = func(*args, **kwargs)
-        results = tensor_leaves(result)
-        if not inputs or not results:
-            return result
-        if not self._whole:
-            self._name, self._place = f"{func.namespace}.{func._schema.name.partition('::')[2]}", self._places.now()
-            self._calls += 1
-            self._decompose(func, results, args, kwargs)
-        self._record(func, inputs, zip(results, _noise(rounded, results), strict=True))
+            self.too_much = self.too_much or "time"
+        if self._is_paused or self.too_much:
+            return call.run()
+        positions = [self._positions[each] for each in call.operands if each in self._positions]
+        is_followed = self._is_followed = any(self._values[each].kept is not None for each in positions)
+        self._rounded, self._noise = iter(_in_float32(call) if is_followed else ()), 0.0
+        index = len(self._events)
+        result = super().operator(call)
+        if is_followed and self._events is self.trace.events:
+            self._record_steps(call, result, index)
         return result
 
-    def _decompose(self, func: Any, results: Sequence[torch.Tensor], args: Any, kwargs: Any) -> None:
-        """Record the smaller operators that an operator stands for, as exporters may write them."""
-        decompose = decomposition_table.get(func) if self._name in _SEVERAL_NODES and not _writes(func) else None
-        if decompose is None or max(each.numel() for each in results) > _MOST_DECOMPOSED:
+    def _record_steps(self, call: OperatorCall, result: Any, index: int) -> None:
+        is_larger = call.name.removeprefix("aten::") in _SEVERAL_NODES and not call.writes
+        decompose = decomposition_table.get(call.operator) if is_larger else None
+        if decompose is None or max(each.numel() for each in tensor_leaves(result)) > _MOST_DECOMPOSED:
             return
-        self._whole = results
-        try:
-            with self:
-                decompose(*args, **kwargs)
-        except TooLargeError:
-            raise
-        except Exception:  # it need not support float64
-            return
-        finally:
-            self._whole = ()
+        events, self._events = self._events, []
+        with contextlib.suppress(Exception), self._operators:  # it need not support float64
+            decompose(*call.args, **call.kwargs)
+        self.steps[index], self._events = [event for event in self._events if isinstance(event, Operator)], events
 
-    def _record(self, func: Any, inputs: tuple[int, ...], results: Iterable[tuple[torch.Tensor, float]]) -> None:
-        """Record an operator. ``results`` are its results with their noise."""
-        position = len(self.operators)
-        outputs = []
-        for tensor, noise in results:
-            if tensor in self._positions and not self._whole and not _writes(func):
-                continue  # its decomposition has computed it
-            outputs.append(self._add(tensor, inputs, noise=noise, operator=position))
-            for result in self._whole:
-                if result not in self._positions and result.shape == tensor.shape and _is_equal(result, tensor):
-                    self._positions[result] = outputs[-1]
-            if _writes(func):  # what other tensors in the same memory get, too
-                storage = tensor.untyped_storage()._cdata
-                others = [each for each in self._positions if each is not tensor]
-                views = [each for each in others if each.untyped_storage()._cdata == storage]
-                outputs += [self._add(each, inputs, noise=noise, operator=position) for each in views]
-        module, source = self._place
-        self.operators.append(
-            TracedOperator(
-                name=self._name,
-                inputs=inputs,
-                outputs=tuple(outputs),
-                module=module,
-                source=source,
-                call=self._calls,
-                is_part=bool(self._whole) and self._positions.get(self._whole[0]) not in outputs,
-            )
-        )
-
-    def _add(self, tensor: torch.Tensor, inputs: Sequence[int] = (), *, noise: float, operator: int | None) -> int:
+    def _numbers(self, tensor: torch.Tensor, role: Role) -> _Numbers | None:
+        if role is not Role.INPUT and not (role is Role.RESULT and self._is_followed):
+            return None
         self._bytes += tensor.numel() * tensor.itemsize
         if self._bytes > _MOST_BYTES:
             self.too_much = "memory"
-            raise TooLargeError
-        position = len(self.values)
-        copy = tensor.detach().clone(memory_format=torch.contiguous_format)
-        equal = (each for each in inputs if _is_equal(self.values[each].tensor, copy))
-        same_as = next((self.values[each].same_as for each in equal), position)
-        self.values.append(TracedValue(tensor=copy, noise=noise, operator=operator, same_as=same_as))
-        self._positions[tensor] = position
-        return position
-
-    def value_of(self, output: torch.Tensor) -> int | None:
-        """The position of the last value that equals an output. Of its copies and views, the first with a line counts."""
-        for position, value in reversed(list(enumerate(self.values))):
-            if value.tensor.shape == output.shape and has_same_values(value.tensor, output.to(value.tensor.dtype)):
-                same = (each for each, other in enumerate(self.values) if other.same_as == value.same_as)
-                return next((each for each in same if self._is_in_code(each)), position)
-        return None
-
-    def _is_in_code(self, position: int) -> bool:
-        operator = self.values[position].operator
-        return operator is not None and self.operators[operator].source is not None
-
-
-def _writes(func: Any) -> bool:
-    """Whether an operator writes into an argument."""
-    return any(each.alias_info is not None and each.alias_info.is_write for each in func._schema.arguments)
+            return None
+        rounded = next(self._rounded, None)
+        # What is in the memory that a result is written to is as far from its rounding.
+        self._noise = self._noise if rounded is None else _distance(rounded, tensor)
+        return tensor.detach().clone(memory_format=torch.contiguous_format), self._noise
 
 
 def _is_equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
@@ -272,27 +251,18 @@ def _is_equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.allclose(tensor.flatten(), other.flatten(), rtol=0.0, atol=largest_value(tensor) * _ROUNDING, equal_nan=True)
 
 
-def _in_float32(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+def _in_float32(call: OperatorCall) -> list[torch.Tensor]:
     """What an operator computes on its operands rounded to float32; nothing if none of them is in float64."""
-    is_random = torch.Tag.nondeterministic_seeded in func.tags
-    if is_random or not any(each.dtype == torch.float64 for each in tensor_leaves((args, kwargs))):
+    if call.is_random or not any(each.dtype == torch.float64 for each in call.operands):
         return []
     with _disable_current_modes():  # one of them keeps float64
-        rounded_args, rounded_kwargs = pytree.tree_map_only(
-            torch.Tensor,
-            lambda each: each.to(torch.float32, copy=True) if each.dtype == torch.float64 else each.clone(),
-            (args, kwargs),
+        rounded = call.with_changed(
+            torch.Tensor, lambda each: each.to(torch.float32, copy=True) if each.dtype == torch.float64 else each.clone()
         )
         try:
-            return tensor_leaves(func(*rounded_args, **rounded_kwargs))
+            return tensor_leaves(rounded.run())
         except Exception:  # an operator can refuse float32 beside other types
             return []
-
-
-def _noise(rounded: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> list[float]:
-    """How far each result is from what was computed in float32; 0 where that is not known."""
-    pairs = itertools.zip_longest(rounded, exact)
-    return [0.0 if near is None else _distance(near, tensor) for near, tensor in itertools.islice(pairs, len(exact))]
 
 
 def _distance(rounded: torch.Tensor, exact: torch.Tensor) -> float:

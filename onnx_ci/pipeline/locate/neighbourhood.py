@@ -101,7 +101,7 @@ def _step(file: CorrectedFile, node: FileNode, wrong_values: Mapping[str, torch.
         node=node.title,
         is_culprit=node.position in file.faulty,
         can_run=computed is not None,
-        source=file.faulty.get(node.position) if operator is None else operator.source,
+        source=file.faulty.get(node.position) if operator is None else operator.place.source,
         index=index,
         file_value=file_value,
         model_value=model_value,

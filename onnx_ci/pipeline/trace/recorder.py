@@ -126,7 +126,7 @@ class Recorder:
         answers: Answers | None = None,
         kinds: Collection[type[Event]] = (FunctionCall, Operator),
     ) -> None:
-        self._keep, self._answers, self._kinds = keep, answers, kinds
+        self._keep, self._answers, self._kinds, self._operators = keep, answers, kinds, _Operators(self)
         self._events: list[Event] = []
         self._values: list[Value] = []
         # Weak, so that recording a run needs little more memory than the run.
@@ -142,6 +142,7 @@ class Recorder:
         self.converting: dict[int, dict[str, Any]] = {}
         """The namespaces of functions that convert numbers, by their ids."""
         self._places = _Places(call.model)
+        self.namespaces = self._places.namespaces
         self._modes = contextlib.ExitStack()
         for tensor in input_tensors(call):
             self._add(tensor, Role.INPUT)
@@ -157,7 +158,7 @@ class Recorder:
             for context in (_attributes_reported_to(self), reporting_to(self), _Functions(self)):
                 self._modes.enter_context(context)
         if Operator in self._kinds:
-            self._modes.enter_context(_Operators(self))
+            self._modes.enter_context(self._operators)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -190,11 +191,6 @@ class Recorder:
             self._is_paused = before
 
     # --- values
-
-    @property
-    def namespaces(self) -> dict[int, dict[str, Any]]:
-        """The namespaces of the functions in which something happened, by their ids."""
-        return self._places.namespaces
 
     def _add(self, tensor: torch.Tensor, role: Role, *, name: str = "", shown: torch.Tensor | None = None) -> int:
         """A new value for a tensor; ``shown`` is the tensor in whose memory it is."""
