@@ -198,7 +198,9 @@ class Recorder:
         if shown is not None:
             memory = self._values[self._positions[shown]].memory
             self._sharing.setdefault(memory, WeakIdKeyDictionary()).update({shown: True, tensor: True})
-        is_plain = _address(tensor) is not None
+        is_plain, kept = _address(tensor) is not None, None
+        with contextlib.suppress(RuntimeError):  # a tensor without numbers, or of a type that cannot be copied
+            kept = self._keep(tensor, role) if is_plain else None
         self._values.append(
             Value(
                 role,
@@ -207,7 +209,7 @@ class Recorder:
                 stride=tensor.stride() if is_plain else None,
                 name=name,
                 memory=memory,
-                kept=self._keep(tensor, role) if is_plain else None,
+                kept=kept,
             )
         )
         self._positions[tensor] = position
