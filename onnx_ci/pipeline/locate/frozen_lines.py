@@ -17,15 +17,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import enum
 import itertools
-import sys
 import traceback
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import FrameType
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,22 +30,16 @@ import torch
 from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.pipeline.compare.drift import compare_refined
 from onnx_ci.pipeline.inputs.probes import Inputs, Probe
-from onnx_ci.pipeline.model.call import PrepareError, with_inputs
-from onnx_ci.pipeline.model.operators import tensor_leaves
-from onnx_ci.pipeline.model.places import CallPlaces, innermost, is_of_toolchain, source_line
+from onnx_ci.pipeline.model.call import Call, PrepareError, with_inputs
+from onnx_ci.pipeline.model.places import source_line
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
-from onnx_ci.pipeline.model.running import force_eager, run, run_tree
+from onnx_ci.pipeline.model.running import force_eager, run
 from onnx_ci.pipeline.model.tensors import Outputs, has_noise, largest_value
-from onnx_ci.pipeline.reduce.program import is_in_place, is_random, mapped
 from onnx_ci.pipeline.reference.reference import proportional_reference
-from onnx_ci.pipeline.trace import tracked_numbers
-from onnx_ci.pipeline.trace.tracked_numbers import (
-    NumbersMode,
-    plain_number,
-    reported_functions,
-    reporting_to,
-    tracked_conversions,
-)
+from onnx_ci.pipeline.trace.received import Kind, Received, received
+from onnx_ci.pipeline.trace.recorder import Recorder
+from onnx_ci.pipeline.trace.trace import FunctionCall, Role, Trace
+from onnx_ci.pipeline.trace.tracked_numbers import reported_functions, tracked_conversions
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import Culprit, Frozen, FrozenKind, SourceLine
 
@@ -61,53 +52,115 @@ _MOST_NUMBERS = 4
 """How many numbers of a line a message shows."""
 
 
-class _Kind(enum.IntEnum):
-    """What a line gets, in the order in which lines are suspected."""
+class _Key(NamedTuple):
+    """What makes two lines the same. Several calls of one line are one suspect, because a message names the line."""
 
-    DECISION = enum.auto()
-    """The outcome of a condition."""
-    NUMBER = enum.auto()
-    """A number that Python reads from a tensor, or makes of a size."""
-    COUNT = enum.auto()
-    """A number of tensors that Python sees."""
-    WRITE = enum.auto()
-    """Nothing: it changes a tensor."""
-    ARGUMENTS = enum.auto()
-    """Numbers that it gives to a function of torch."""
-    CONSTANT = enum.auto()
-    """A tensor that is made of no other tensor."""
-
-
-@dataclass(frozen=True)
-class _Line:
-    """A line of code, and what it gets."""
-
+    kind: Kind
     is_in_torch: bool
-    """Whether torch's own code gets it, in a call of this line."""
-    kind: _Kind
-    file: str
-    number: int
-    caller: SourceLine | None
+    """Whether torch's own code gets it, in a call of the line."""
+    line: tuple[str, int]
+    """The file and the number."""
+    source: SourceLine | None
     """The innermost line of the project that leads there: several may call a library's line."""
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where a line is, for messages."""
+def _key(what: Received) -> _Key:
+    return _Key(what.kind, what.place.is_in_torch, what.place.line, what.place.source)
 
+
+@dataclass(kw_only=True, eq=False)
+class Line:
+    """A line of code, and what it gets in two runs, each in order."""
+
+    key: _Key
     function: str
-    """What it calls: ``torch.Tensor.reshape``; empty for Python's own operators."""
+    """What gives it: ``torch.Tensor.reshape``; empty for Python's own operators."""
     module: str
-    source: SourceLine | None
+    here: list[Any] = field(default_factory=list)
+    on_example: list[Any] = field(default_factory=list)
+
+    @property
+    def differs(self) -> bool:
+        """Whether it gets something else in one run than in the other."""
+        return len(self.here) != len(self.on_example) or not all(map(_is_equal, self.here, self.on_example))
+
+    @property
+    def frozen(self) -> Frozen:
+        """What it gets there that is not what it gets on the example."""
+        kind, here, there = self.key.kind, self.here, self.on_example
+        if kind is Kind.WRITE:
+            return Frozen(kind=FrozenKind.WRITE, here=(), on_example=())
+        is_choice = kind is Kind.DECISION and bool(here and there) and here[0] != there[0]  # `or` and `and` may end early
+        counted = (Kind.NUMBER, Kind.COUNT)  # tolist() reads as many numbers as there are, and a loop unpacks as many rows
+        is_read = kind in counted and not all(map(_is_equal, here, there))
+        if len(here) != len(there) and not (is_choice or is_read):
+            kinds = FrozenKind.LOOP if here and there else FrozenKind.BRANCH
+            return Frozen(kind=kinds, here=(len(here),), on_example=(len(there),))
+        value, on_example = next(pair for pair in zip(here, there, strict=False) if not _is_equal(*pair))
+        if kind is Kind.DECISION:
+            return Frozen(kind=FrozenKind.CONDITION, here=(float(value),), on_example=(float(on_example),))
+        if kind is Kind.COUNT:
+            return Frozen(kind=FrozenKind.TENSORS, here=(value,), on_example=(on_example,))
+        if kind is Kind.CONSTANT or (kind is Kind.NUMBER and not _is_number(value)):
+            return Frozen(kind=FrozenKind.CONSTANT, here=(), on_example=())
+        pairs = [(value, on_example)] if kind is Kind.NUMBER else [*zip(value, on_example, strict=False)]
+        different = [(float(a), float(b)) for a, b in pairs if a != b][:_MOST_NUMBERS]
+        return Frozen(kind=FrozenKind.NUMBER, here=tuple(a for a, _ in different), on_example=tuple(b for _, b in different))
+
+    @property
+    def culprit(self) -> Culprit:
+        """The line as the cause of a fault."""
+        operators = (self.function,) if self.function else ()
+        return Culprit(nodes=(), operators=operators, module=self.module, source=self.key.source, frozen=self.frozen)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Run:
-    """What the lines get in one run, in their order."""
+def differences(trace: Trace, example: Trace) -> list[Line]:
+    """The lines that get something else in a run than on the example, and those that write into tensors, in their order."""
+    lines: dict[_Key, Line] = {}
+    for each in received(trace):
+        if each.place.frames:
+            new = Line(key=_key(each), function=each.function, module=each.place.module)
+            lines.setdefault(new.key, new).here.append(each.value)
+    for each in received(example):
+        if (line := lines.get(_key(each))) is not None:
+            line.on_example.append(each.value)
+    return [each for each in lines.values() if each.key.kind is Kind.WRITE or each.differs]
 
-    values: Mapping[_Line, Sequence[Any]]
-    places: Mapping[_Line, _Place]
-    is_accepted: bool
+
+class AsOnExample:
+    """Answers with what some lines get on the example. A line that writes writes nothing.
+
+    Args:
+        lines: the lines.
+        deadline: when the run ends with an error, by :func:`time.thread_time`: other numbers can make it endless.
+    """
+
+    def __init__(self, lines: Sequence[Line], deadline: float) -> None:
+        self._given = {line.key: line.on_example for line in lines}
+        self._deadline = deadline
+        self._counts: Counter[_Key] = Counter()
+        self.has_other_count = False
+        """Whether a line got another number of tensors than it would have got here."""
+
+    def __call__(self, what: Received) -> Any:
+        """What the code gets."""
+        if CLOCK.thread_time() > self._deadline:
+            raise TimeoutError
+        key = _key(what)
+        given = self._given.get(key)
+        if given is None:
+            return what.value
+        if what.kind is Kind.WRITE:
+            return False
+        number = self._counts[key]  # of the line's runs
+        self._counts[key] += 1
+        if number >= len(given):  # of more rows than the example's, all are as its last
+            return given[-1] if what.kind is Kind.NUMBER and given else what.value
+        value = given[number]
+        self.has_other_count |= what.kind is Kind.COUNT and value != what.value
+        if what.kind is Kind.CONSTANT:
+            return value.clone()
+        return what.value if what.kind is Kind.ARGUMENTS and len(value) != len(what.value) else value
 
 
 class Replay:
@@ -145,7 +198,7 @@ class Replay:
         """What lines get there that is not what they got on the example. That alone does not make them a cause."""
         self.suspects: Collection[SourceLine | None] = ()
         """The lines that may be a cause."""
-        self._lines_of_shapes: dict[str, tuple[_Line, ...]] = {}
+        self._lines_of_shapes: dict[str, tuple[Line, ...]] = {}
         """By output, the first lines that explain its shape in the file."""
         self.causes_of_shapes: dict[str, tuple[Culprit, ...]] = {}
         """By output, the line that explains its shape in the file, where its values have another fault, too."""
@@ -162,66 +215,58 @@ class Replay:
         own = self._recorded(self._probe.inputs)
         if not own.is_accepted:
             return {}
-        wrong = {*wrong} - self._explained((), example)
-        suspects = _suspects(own, example, warned)
-        self.suspects = {own.places[line].source for line in suspects}
+        wrong = {*wrong} - self._explained(())
+        lines = differences(own, example)
+        suspects = sorted(lines, key=lambda line: (line.key.is_in_torch, line.key.source not in warned, line.key.kind))
+        self.suspects = {line.key.source for line in suspects}
         for line in reversed(suspects):
-            source = own.places[line].source
-            if source is not None and line.kind is not _Kind.WRITE and not line.is_in_torch:
-                self.differences[source] = _frozen(line.kind, own.values[line], example.values.get(line, ()))
-        causes: dict[str, tuple[_Line, ...]] = {}
-        for lines in self._candidates(suspects):
-            if lines and (explained := self._explained(lines, example) & (wrong - causes.keys())):
-                needed = self._needed(lines, example, explained)
-                causes |= dict.fromkeys(explained, needed)
+            if line.key.source is not None and line.key.kind is not Kind.WRITE and not line.key.is_in_torch:
+                self.differences[line.key.source] = line.frozen
+        causes: dict[str, tuple[Line, ...]] = {}
+        for tried in self._candidates(suspects):
+            if tried and (explained := self._explained(tried) & (wrong - causes.keys())):
+                causes |= dict.fromkeys(explained, self._needed(tried, explained))
             if causes.keys() >= wrong or self._is_over:
                 break
-        self.causes_of_shapes = {
-            name: (_culprit(lines[0], own, example),) for name, lines in self._lines_of_shapes.items() if len(lines) == 1
-        }
-        order = {line: position for position, line in enumerate(own.values)}
-        return {
-            name: tuple(_culprit(line, own, example) for line in sorted(lines, key=lambda line: order[line]))
-            for name, lines in causes.items()
-        }
+        self.causes_of_shapes = {name: (one[0].culprit,) for name, one in self._lines_of_shapes.items() if len(one) == 1}
+        return {name: tuple(line.culprit for line in sorted(of_name, key=lines.index)) for name, of_name in causes.items()}
 
     @property
     def _is_over(self) -> bool:
         return CLOCK.thread_time() > self._deadline or self._runs > _MOST_RUNS
 
-    def _candidates(self, suspects: Sequence[_Line]) -> Iterator[tuple[_Line, ...]]:
+    def _candidates(self, suspects: Sequence[Line]) -> Iterator[tuple[Line, ...]]:
         """What may explain the file: single lines, then all of the kinds that exporters freeze, all writes, and pairs."""
         yield from ((line,) for line in suspects)
         if self._of_file is not None:  # otherwise, anything that raises would do
-            of_library: dict[tuple[_Kind, str, int], list[_Line]] = {}
+            of_library: dict[tuple[Kind, tuple[str, int]], list[Line]] = {}
             for line in suspects:
-                of_library.setdefault((line.kind, line.file, line.number), []).append(line)
+                of_library.setdefault((line.key.kind, line.key.line), []).append(line)
             yield from (tuple(lines) for lines in of_library.values() if len(lines) > 1)
-            read = tuple(line for line in suspects if line.kind in (_Kind.DECISION, _Kind.NUMBER, _Kind.COUNT))
+            read = tuple(line for line in suspects if line.key.kind in (Kind.DECISION, Kind.NUMBER, Kind.COUNT))
             yield read if len(read) > 1 else ()
-            yield tuple(line for line in suspects if line.kind is _Kind.WRITE)
+            yield tuple(line for line in suspects if line.key.kind is Kind.WRITE)
             yield from itertools.combinations(suspects[:_MOST_IN_PAIRS], 2)
 
-    def _needed(self, lines: tuple[_Line, ...], example: _Run, explained: Collection[str]) -> tuple[_Line, ...]:
+    def _needed(self, lines: tuple[Line, ...], explained: Collection[str]) -> tuple[Line, ...]:
         """Those of the lines without which the outputs are not explained."""
         for line in lines[::-1]:
             fewer = tuple(each for each in lines if each != line)
-            if fewer and not self._is_over and self._explained(fewer, example) >= {*explained}:
+            if fewer and not self._is_over and self._explained(fewer) >= {*explained}:
                 lines = fewer
         return lines
 
-    def _explained(self, lines: tuple[_Line, ...], example: _Run) -> set[str]:
+    def _explained(self, lines: tuple[Line, ...]) -> set[str]:
         """The outputs that the model computes as the file does, if these lines get what they got on the example."""
         self._runs += 1
-        as_on_example = {line: example.values.get(line, ()) for line in lines}
-        mode = self._mode(self._probe.inputs, as_on_example)
+        answers = AsOnExample(lines, self._deadline)
         try:
-            outputs = self._run(mode)
+            outputs = self._run(*self._recorder(self._probe.inputs, answers))
         except PrepareError as error:
             is_alike = self._of_file is None and not self._is_over and self._is_where_file_fails(error)
             return {*self._names} if is_alike else set()
         if self._of_file is None:
-            return {*self._names} if mode.has_other_count else set()
+            return {*self._names} if answers.has_other_count else set()
         if len(outputs) != len(self._names):
             return set()
         for name, output, of_file in zip(self._names, outputs, self._of_file, strict=True):
@@ -245,27 +290,26 @@ class Replay:
         lines = (source_line(frame.f_code.co_filename, number) for frame, number in stack)
         return any((line.file, line.line) == (self._fails_at.file, self._fails_at.line) for line in lines)
 
-    def _mode(self, inputs: Inputs, given: Mapping[_Line, Sequence[Any]]) -> _LinesMode:
-        return _LinesMode(with_inputs(self._model.fresh(), inputs), given, self._deadline)
+    def _recorded(self, inputs: Inputs) -> Trace:
+        call, recorder = self._recorder(inputs, AsOnExample((), self._deadline))
+        with contextlib.suppress(PrepareError):
+            recorder.returned(self._run(call, recorder))
+        self._namespaces |= recorder.namespaces
+        return recorder.trace
 
-    def _recorded(self, inputs: Inputs) -> _Run:
-        mode = self._mode(inputs, {})
-        try:
-            self._run(mode)
-            is_accepted = True
-        except PrepareError:
-            is_accepted = False
-        self._namespaces |= mode.namespaces
-        return _Run(values=mode.values, places=mode.places, is_accepted=is_accepted)
+    def _recorder(self, inputs: Inputs, answers: AsOnExample) -> tuple[Call, Recorder]:
+        """A call, and what records it: of the numbers of tensors, only those of new ones can differ between two runs."""
+        call = with_inputs(self._model.fresh(), inputs)
+        return call, Recorder(call, _keep_created, answers=answers, kinds=[FunctionCall])
 
-    def _run(self, mode: _LinesMode) -> Outputs:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(force_eager())
-            stack.enter_context(tracked_conversions(self._namespaces.values()))
-            stack.enter_context(reported_functions(self._namespaces.values()))
-            stack.enter_context(reporting_to(mode))
-            stack.enter_context(mode)
-            return run(mode.model_call, seed=self._model.recipe.seed)
+    def _run(self, call: Call, recorder: Recorder) -> Outputs:
+        namespaces = self._namespaces.values()
+        with force_eager(), tracked_conversions(namespaces), reported_functions(namespaces), recorder:
+            return run(call, seed=self._model.recipe.seed)
+
+
+def _keep_created(tensor: torch.Tensor, role: Role) -> torch.Tensor | None:
+    return tensor.detach().clone() if role is Role.CREATED else None
 
 
 def _is_near(tensor: torch.Tensor, other: torch.Tensor) -> bool:
@@ -274,22 +318,6 @@ def _is_near(tensor: torch.Tensor, other: torch.Tensor) -> bool:
         return tensor.shape == other.shape and torch.equal(tensor, other)
     atol = largest_value(tensor) * _NEAR
     return torch.allclose(tensor.double(), other.double(), rtol=0.0, atol=atol, equal_nan=True)
-
-
-def _suspects(own: _Run, example: _Run, warned: Collection[SourceLine]) -> list[_Line]:
-    """The lines that get something else than on the example, and those that write into tensors, the likeliest first."""
-
-    def is_suspect(line: _Line) -> bool:
-        return line.kind is _Kind.WRITE or not _is_same(own.values[line], example.values.get(line, ()))
-
-    def rank(line: _Line) -> tuple[Any, ...]:
-        return line.is_in_torch, own.places[line].source not in warned, line.kind
-
-    return sorted(filter(is_suspect, own.values), key=rank)
-
-
-def _is_same(values: Sequence[Any], others: Sequence[Any]) -> bool:
-    return len(values) == len(others) and all(map(_is_equal, values, others))
 
 
 def _is_equal(value: Any, other: Any) -> bool:
@@ -306,147 +334,3 @@ def _is_equal(value: Any, other: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (bool, int, float))
-
-
-def _culprit(line: _Line, own: _Run, example: _Run) -> Culprit:
-    place = own.places[line]
-    return Culprit(
-        nodes=(),
-        operators=(place.function,) if place.function else (),
-        module=place.module,
-        source=place.source,
-        frozen=_frozen(line.kind, own.values[line], example.values.get(line, ())),
-    )
-
-
-def _frozen(kind: _Kind, here: Sequence[Any], there: Sequence[Any]) -> Frozen:
-    if kind is _Kind.WRITE:
-        return Frozen(kind=FrozenKind.WRITE, here=(), on_example=())
-    is_choice = kind is _Kind.DECISION and bool(here and there) and here[0] != there[0]  # `or` and `and` may end early
-    counted = (_Kind.NUMBER, _Kind.COUNT)  # tolist() reads as many numbers as there are, and a loop unpacks as many rows
-    is_read = kind in counted and not all(map(_is_equal, here, there))
-    if len(here) != len(there) and not (is_choice or is_read):
-        kinds = FrozenKind.LOOP if here and there else FrozenKind.BRANCH
-        return Frozen(kind=kinds, here=(len(here),), on_example=(len(there),))
-    value, on_example = next(pair for pair in zip(here, there, strict=False) if not _is_equal(*pair))
-    if kind is _Kind.DECISION:
-        return Frozen(kind=FrozenKind.CONDITION, here=(float(value),), on_example=(float(on_example),))
-    if kind is _Kind.COUNT:
-        return Frozen(kind=FrozenKind.TENSORS, here=(value,), on_example=(on_example,))
-    if kind is _Kind.CONSTANT or (kind is _Kind.NUMBER and not _is_number(value)):
-        return Frozen(kind=FrozenKind.CONSTANT, here=(), on_example=())
-    pairs = [(value, on_example)] if kind is _Kind.NUMBER else [*zip(value, on_example, strict=False)]
-    different = [(float(a), float(b)) for a, b in pairs if a != b][:_MOST_NUMBERS]
-    return Frozen(kind=FrozenKind.NUMBER, here=tuple(a for a, _ in different), on_example=tuple(b for _, b in different))
-
-
-# --- what lines get ---------------------------------------------------------------------------------------------------
-
-_WRAPPERS = frozenset({str(torch.overrides.__file__), str(torch._tensor.__file__), __file__, tracked_numbers.__file__})
-"""The files whose frames are between the model's code and the place where it is noticed what it gets."""
-
-
-class _LinesMode(NumbersMode):
-    """Records what each line gets, and gives some lines what they got in another run.
-
-    Args:
-        model_call: the call that runs while the mode is active.
-        given: what lines get instead, in order; a line that writes writes nothing.
-        deadline: when the run ends with an error, by :func:`time.thread_time`: other numbers can make it endless.
-    """
-
-    def __init__(self, model_call: Any, given: Mapping[_Line, Sequence[Any]], deadline: float) -> None:
-        super().__init__()
-        self.model_call, self._given, self._deadline = model_call, given, deadline
-        self.values: dict[_Line, list[Any]] = {}
-        self.places: dict[_Line, _Place] = {}
-        self.namespaces: dict[int, dict[str, Any]] = {}
-        """The namespaces of the functions that run, by their ids."""
-        self.has_other_count = False
-        """Whether a line got another number of tensors than it would have got here."""
-        self._call_places = CallPlaces(model_call.model)
-        self._counts: Counter[_Line] = Counter()
-
-    def call(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        """Call a function of torch, or do as in the other run."""
-        if name in ("__get__", "__set__", "size", "dim", "stride", "storage_offset", "__index__"):
-            return func(*args, **kwargs)
-        title = torch.overrides.resolve_name(func) or name
-        if args and isinstance(args[0], torch.Tensor) and is_in_place(name) and self._got(_Kind.WRITE, None, title)[1]:
-            return None if name == "__setitem__" else args[0]
-        leaves: list[Any] = []
-        mapped((args, kwargs), leaves.append)
-        numbers = tuple(plain_number(leaf) for leaf in leaves if _is_argument(leaf))
-        if numbers:
-            given, is_given = self._got(_Kind.ARGUMENTS, numbers, title)
-            if is_given and len(given) == len(numbers):
-                rest = iter(given)
-                args, kwargs = mapped((args, kwargs), lambda leaf: next(rest) if _is_argument(leaf) else leaf)
-        result = func(*args, **kwargs)
-        if isinstance(result, torch.Tensor) and not tensor_leaves((args, kwargs)) and not is_random(name):
-            given, is_given = self._got(_Kind.CONSTANT, result.detach().clone(), title)
-            return given.clone() if is_given else result
-        if isinstance(result, (tuple, list)) and result and all(isinstance(each, torch.Tensor) for each in result):
-            given, is_given = self._got(_Kind.COUNT, len(result), title)
-            self.has_other_count |= is_given and given != len(result)
-            return type(result)(result[:given]) if is_given and type(result) in (tuple, list) else result
-        return result
-
-    def tested(self, outcome: bool, args: Any) -> bool:
-        """See :class:`NumbersMode`."""
-        return bool(self._got(_Kind.DECISION, outcome)[0])
-
-    def compared(self, outcome: bool, gap: float, total: float, *, by_sizes: bool) -> bool:
-        """See :class:`~onnx_ci.pipeline.trace.tracked_numbers.Listener`."""
-        return bool(self._got(_Kind.DECISION, outcome)[0])
-
-    def converted(self, value: Any, function: str) -> Any:
-        """See :class:`~onnx_ci.pipeline.trace.tracked_numbers.Listener`."""
-        return self._got(_Kind.NUMBER, value, function)[0]
-
-    def read(self, value: Any, name: str) -> Any:
-        """See :class:`NumbersMode`."""
-        return value if name in ("size", "numel", "nelement") else self._got(_Kind.NUMBER, value, name)[0]
-
-    def _got(self, kind: _Kind, value: Any, function: str = "") -> tuple[Any, bool]:
-        """What the line that runs gets, and whether that is from the other run. ``value`` is what it would get here."""
-        if CLOCK.thread_time() > self._deadline:
-            raise TimeoutError
-        frame, is_in_torch = _frame_of_code()
-        if frame is None:
-            return value, False
-        self.namespaces[id(frame.f_globals)] = frame.f_globals
-        stack = itertools.takewhile(lambda place: place[0].f_code is not run_tree.__code__, traceback.walk_stack(frame))
-        caller = innermost((each.f_code.co_filename, number) for each, number in stack)
-        line = _Line(is_in_torch, kind, frame.f_code.co_filename, frame.f_lineno, caller)
-        if line not in self.values:
-            self.places[line] = _Place(function, *self._call_places.now())
-        self.values.setdefault(line, []).append(value)
-        number = self._counts[line]  # of the line's runs
-        self._counts[line] += 1
-        given = self._given.get(line)
-        if given is None:
-            return value, False
-        if kind is _Kind.WRITE:
-            return None, True
-        if kind is _Kind.NUMBER and given and number >= len(given):  # of more rows than the example's, all are as its last
-            return given[-1], True
-        return (given[number], True) if number < len(given) else (value, False)
-
-
-def _frame_of_code() -> tuple[FrameType | None, bool]:
-    """The innermost frame of the model's code that is not of torch, and whether torch's code is between it and here."""
-    frame: FrameType | None = sys._getframe(1)
-    is_in_torch = False
-    while frame is not None and frame.f_code is not run_tree.__code__:
-        file = frame.f_code.co_filename
-        if file not in _WRAPPERS:
-            if not is_of_toolchain(file):
-                return frame, is_in_torch
-            is_in_torch = True
-        frame = frame.f_back
-    return None, is_in_torch
-
-
-def _is_argument(leaf: Any) -> bool:
-    return _is_number(leaf) and not isinstance(leaf, bool)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch._ops import OpOverload  # the type of operators has no public name
 from torch.utils import _pytree as pytree  # where classes are registered for torch.export; it has no public name
 from torch.utils._python_dispatch import TorchDispatchMode  # has no public name
 
@@ -17,7 +18,7 @@ def tensor_leaves(values: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen, which would take half of the time that an intervention adds to an operator
 class OperatorCall:
     """A call of an operator, such as ``torch.ops.aten.add.Tensor``, or of one that takes functions, such as ``torch.cond``."""
 
@@ -29,10 +30,10 @@ class OperatorCall:
         """What the operator returns."""
         return self.operator(*self.args, **self.kwargs)
 
-    def with_changed(self, kind: type[Any], change: Callable[[Any], Any]) -> Self:
+    def with_changed(self, kind: type[Any], change: Callable[[Any], Any]) -> OperatorCall:
         """The call with other arguments in place of those of a type, also within lists. What is not changed stays the same."""
         args, kwargs = pytree.tree_map_only(kind, change, (self.args, self.kwargs))
-        return replace(self, args=args, kwargs=kwargs)
+        return OperatorCall(self.operator, args, kwargs)
 
     def replace_result(self, result: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         """``other`` in place of a result: in its memory if the operator writes to operands, because these are results, too."""
@@ -55,7 +56,7 @@ class OperatorCall:
         """The tensors among the arguments."""
         return tensor_leaves((self.args, self.kwargs))
 
-    @functools.cached_property
+    @property
     def written(self) -> list[torch.Tensor]:
         """The operands that the operator writes to."""
         if not self.writes:
@@ -81,7 +82,7 @@ class OperatorCall:
     @property
     def is_higher_order(self) -> bool:
         """Whether the operator takes functions, as ``torch.cond`` does."""
-        return isinstance(self.operator, torch._ops.HigherOrderOperator)  # has no public name
+        return not isinstance(self.operator, OpOverload)
 
     @property
     def _parameters(self) -> Sequence[Any]:
@@ -90,8 +91,9 @@ class OperatorCall:
 
 
 class Intervention(TorchDispatchMode):
-    """The base of what changes, while it is active, what operators get or return. Derived classes define :meth:`run`.
+    """The base of what comes between a model and its operators while it is active, to change or to record calls.
 
+    Derived classes define :meth:`run`: what an operator gets is changed before it runs, what it returns afterwards.
     The functions that an operator such as ``torch.cond`` takes run under the same intervention. Of several interventions, the
     one that was entered last comes first, and the operators that it calls itself pass through the others.
     """
@@ -110,7 +112,7 @@ class Intervention(TorchDispatchMode):
         return False
 
     def run(self, call: OperatorCall) -> Any:
-        """What the caller of an operator gets: what ``call.run()`` returns, or that of another call, or something else."""
+        """Run an operator, or something else in its place, and return what its caller gets."""
         return call.run()
 
     def run_higher_order(self, call: OperatorCall) -> Any:
@@ -120,7 +122,7 @@ class Intervention(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         call = OperatorCall(func, args, kwargs or {})
         if call.is_higher_order:
-            return self.run_higher_order(replace(call, args=pytree.tree_map(self._with_mode, args)))
+            return self.run_higher_order(call.with_changed(object, self._with_mode))
         return self.run(call)
 
     def _with_mode(self, argument: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -143,31 +143,3 @@ def names_in(value: Any) -> Iterator[str]:
     elif isinstance(value, (tuple, list)):
         for each in value:
             yield from names_in(each)
-
-
-def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """A nested argument with each leaf replaced; a ``torch.Size`` becomes a tuple."""
-    if isinstance(value, slice):
-        return slice(*(mapped(each, leaf) for each in (value.start, value.stop, value.step)))
-    if isinstance(value, dict):
-        return {key: mapped(each, leaf) for key, each in value.items()}
-    if type(value) in (tuple, list, torch.Size):
-        return (list if type(value) is list else tuple)(mapped(each, leaf) for each in value)
-    return leaf(value)
-
-
-_NOT_IN_PLACE = frozenset({"__invert__", "__index__", "__int__", "__iter__"})
-"""Methods whose names look like ``__iadd__`` by chance."""
-_RANDOM = ("rand", "bernoulli", "dropout", "multinomial", "normal_", "poisson_", "uniform_")
-"""Parts of the names of random functions, each with or without the underscore of those that work in place."""
-
-
-def is_in_place(name: str) -> bool:
-    """Whether a function of torch with this name changes its first argument: ``add_``, ``__iadd__``, ``__setitem__``."""
-    is_operator = name.startswith("__i") and name not in _NOT_IN_PLACE
-    return is_operator or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
-
-
-def is_random(name: str) -> bool:
-    """Whether the results of a function of torch with this name are random."""
-    return any(part in f"{name}_" for part in _RANDOM)

@@ -6,37 +6,33 @@ A number that follows from a size is written as that size; a second run with oth
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
-from torch.overrides import TorchFunctionMode, resolve_name
-from torch.utils.weak import WeakIdKeyDictionary
+from torch.overrides import resolve_name
 
 from onnx_ci.pipeline.inputs.probes import Probe
-from onnx_ci.pipeline.model.call import input_tensors, with_inputs
-from onnx_ci.pipeline.model.module import weights_of
-from onnx_ci.pipeline.model.operators import tensor_leaves
-from onnx_ci.pipeline.model.places import CallPlaces
+from onnx_ci.pipeline.model.call import with_inputs
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.running import force_eager, in_small_operators, run_tree
-from onnx_ci.pipeline.reduce.program import FunctionCall, Name, Operand, Program, Size, is_in_place, is_random
+from onnx_ci.pipeline.reduce.program import FunctionCall, Name, Operand, Program, Size
+from onnx_ci.pipeline.trace.recorder import Recorder
+from onnx_ci.pipeline.trace.trace import FunctionCall as RecordedCall
+from onnx_ci.pipeline.trace.trace import Ref, Role, Trace, Value, is_random, mapped
 
 
 def record(model: RecipeModel, probe: Probe) -> Program:
     """What the model calls on the inputs of ``probe``.
 
-    What cannot be written down, such as a result of compiled code or of numpy, becomes an input of the program.
+    What cannot be written down, such as a result of compiled code or of numpy, becomes an input of the program. Operators are
+    not recorded: a tensor keeps its name when it is written to.
     """
     call = with_inputs(model.fresh(), probe.inputs)
-    recorder = _Recorder(call.model)
-    with force_eager(), in_small_operators():
-        for tensor in input_tensors(call):
-            recorder.name_of(tensor)
-        with recorder:
-            result = run_tree(call, seed=model.recipe.seed)
-    outputs = (recorder.names.get(tensor) for tensor in tensor_leaves(result))
-    return Program(operands=recorder.operands, calls=tuple(recorder.calls), outputs=tuple(filter(None, outputs)))
+    recorder = Recorder(call, numbers_of, kinds=[RecordedCall])
+    with force_eager(), in_small_operators(), recorder:
+        recorder.returned(run_tree(call, seed=model.recipe.seed))
+    return program_of(recorder.trace)
 
 
 def record_dynamic(model: RecipeModel, probe: Probe, example: Probe) -> Program | None:
@@ -98,62 +94,91 @@ class _NoSizeError(Exception):
     """A number differs between two runs and follows from no size."""
 
 
-class _Recorder(TorchFunctionMode):
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
-        self.calls: list[FunctionCall] = []
+class Numbers(NamedTuple):
+    """What a program needs of the numbers of a tensor, of which NaN and infinity do not count; 0 if there are no others."""
+
+    low: float = 0.0
+    high: float = 0.0
+    spread: float = 0.0
+    """Their standard deviation."""
+
+
+def numbers_of(tensor: torch.Tensor, role: Role) -> Numbers | None:
+    """What a trace keeps of a tensor so that a program can be read from it; ``None`` for one that no script can make."""
+    if tensor.dtype.is_complex or tensor.is_quantized:
+        return None
+    values = tensor.detach().double().flatten()
+    finite = values[torch.isfinite(values)]
+    return Numbers(finite.min().item(), finite.max().item(), finite.std(correction=0).item()) if finite.numel() else Numbers()
+
+
+def program_of(trace: Trace) -> Program:
+    """The functions that a run calls, recorded without operators and with :class:`Numbers`, as a program."""
+    writer = _Writer(trace.values)
+    for position in trace.inputs:
+        writer.name_of(position)
+    calls = tuple(call for each in trace.of_kind(RecordedCall) if (call := writer.call(each)) is not None)
+    outputs = (writer.names.get(position) for position in trace.outputs if position is not None)
+    return Program(operands=writer.operands, calls=calls, outputs=tuple(filter(None, outputs)))
+
+
+class _Writer:
+    """Writes recorded calls as those of a program."""
+
+    def __init__(self, values: Sequence[Value]) -> None:
+        self._values = values
         self.operands: dict[str, Operand] = {}
-        self.names: MutableMapping[torch.Tensor, str] = WeakIdKeyDictionary()
-        """The name of each tensor that is recorded."""
-        self._weights = {id(each) for each in weights_of(model) if each.is_floating_point()}
-        self._places = CallPlaces(model)
+        self.names: dict[int, str] = {}
+        """The name of each value that the program has."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        function = resolve_name(func)
-        method = function.rpartition(".")[2] if function else ""
-        if function is not None and not is_random(method):  # what is random becomes an input of the program
-            written = args[0] if args and is_in_place(method) else kwargs.get("out")
-            writes = written if isinstance(written, torch.Tensor) else None
-            if writes is not None or _makes_tensors(result):
-                self._record(function, args, kwargs, result, writes)
-        return result
-
-    def _record(self, function: str, args: Any, kwargs: Mapping[str, Any], result: Any, writes: torch.Tensor | None) -> None:
+    def call(self, recorded: RecordedCall) -> FunctionCall | None:
+        """A call; ``None`` for one that cannot be written down: its results become inputs of the calls that use them."""
+        function = resolve_name(recorded.function)
+        written = recorded.written or recorded.kwargs.get("out")
+        writes = written if isinstance(written, Ref) else None
+        makes_tensors = self._makes_tensors(recorded.result)
+        if function is None or is_random(function.rpartition(".")[2]) or not (makes_tensors or writes):
+            return None
         try:
-            described = tuple(map(self._described, args))
-            described_keywords = {name: self._described(value) for name, value in kwargs.items()}
+            args, kwargs = mapped((recorded.args, recorded.kwargs), self._described)
         except _CannotDescribeError:
-            return  # its results become inputs of the calls that use them
-        module, source = self._places.now()
-        is_new = _makes_tensors(result) and result is not writes
-        self.calls.append(
-            FunctionCall(
-                function=function,
-                args=described,
-                kwargs=described_keywords,
-                result=self._result(result) if is_new else None,
-                writes=None if writes is None else self.name_of(writes),
-                source=source,
-                module=module,
-            )
+            return None
+        return FunctionCall(
+            function=function,
+            args=args,
+            kwargs=kwargs,
+            result=self._result(recorded.result) if makes_tensors and recorded.result != writes else None,
+            writes=None if writes is None else self.name_of(writes.value),
+            source=recorded.place.source,
+            module=recorded.place.module,
         )
 
-    def name_of(self, tensor: torch.Tensor) -> str:
-        """The name of a tensor; a new one if no recorded function has computed it."""
-        return self.names.get(tensor) or self._add(tensor)
+    def name_of(self, position: int) -> str:
+        """The name of a value; a new one if no call of the program has computed it."""
+        return self.names.get(position) or self._add(position)
 
-    def _add(self, tensor: torch.Tensor) -> str:
-        name = f"t{len(self.operands)}"
-        self.names[tensor] = name
-        self.operands[name] = _operand(name, tensor.detach(), is_weight=id(tensor) in self._weights)
+    def _add(self, position: int) -> str:
+        value, name = self._values[position], f"t{len(self.operands)}"
+        self.names[position] = name
+        self.operands[name] = Operand(
+            name=name,
+            shape=value.shape,
+            shape_at_export=value.shape,
+            dtype=value.dtype,
+            is_weight=value.role is Role.WEIGHT and value.dtype.is_floating_point,
+            **(value.kept or Numbers())._asdict(),
+        )
         return name
 
     def _result(self, result: Any) -> Any:
-        if isinstance(result, torch.Tensor):
-            return Name(name=self._add(result))
+        if isinstance(result, Ref):
+            return Name(name=self._add(result.value))
         return tuple(map(self._result, result)) if isinstance(result, (tuple, list)) else None
+
+    def _makes_tensors(self, result: Any) -> bool:
+        if isinstance(result, (tuple, list)):
+            return bool(result) and all(map(self._makes_tensors, result))
+        return isinstance(result, Ref) and self._values[result.value].kept is not None
 
     def _described(self, value: Any) -> Any:
         """An argument as a program has it.
@@ -161,14 +186,10 @@ class _Recorder(TorchFunctionMode):
         Raises:
             _CannotDescribeError: no script can write it down.
         """
-        if isinstance(value, torch.Tensor):
-            if value.dtype.is_complex or value.is_sparse or value.is_quantized:
+        if isinstance(value, Ref):
+            if self._values[value.value].kept is None:
                 raise _CannotDescribeError
-            return Name(name=self.name_of(value))
-        if isinstance(value, slice):
-            return slice(*map(self._described, (value.start, value.stop, value.step)))
-        if isinstance(value, (tuple, list)):  # torch.Size, too
-            return tuple(map(self._described, value)) if isinstance(value, tuple) else [*map(self._described, value)]
+            return Name(name=self.name_of(value.value))
         if value is None or value is Ellipsis or isinstance(value, (bool, int, float, str, torch.dtype, torch.memory_format)):
             return value
         if isinstance(value, torch.device):
@@ -180,26 +201,3 @@ class _Recorder(TorchFunctionMode):
 
 class _CannotDescribeError(Exception):
     """An argument cannot be written down."""
-
-
-def _makes_tensors(result: Any) -> bool:
-    if isinstance(result, (tuple, list)):
-        return bool(result) and all(map(_makes_tensors, result))
-    return isinstance(result, torch.Tensor) and not result.dtype.is_complex
-
-
-def _operand(name: str, tensor: torch.Tensor, *, is_weight: bool) -> Operand:
-    values = tensor.double().flatten() if not tensor.dtype.is_complex else tensor.new_zeros(0)
-    finite = values[torch.isfinite(values)]
-    low, high = (finite.min().item(), finite.max().item()) if finite.numel() else (0.0, 0.0)
-    spread = finite.std(correction=0).item() if finite.numel() else 0.0
-    return Operand(
-        name=name,
-        shape=tuple(tensor.shape),
-        shape_at_export=tuple(tensor.shape),
-        dtype=tensor.dtype,
-        is_weight=is_weight,
-        low=low,
-        high=high,
-        spread=spread,
-    )

@@ -10,8 +10,9 @@ import torch
 
 from onnx_ci.pipeline.inputs.probes import Probe, Probes
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
-from onnx_ci.pipeline.reduce.program import FunctionCall, Name, Operand, Program, mapped
+from onnx_ci.pipeline.reduce.program import FunctionCall, Name, Operand, Program
 from onnx_ci.pipeline.reduce.record import record, record_dynamic
+from onnx_ci.pipeline.trace.trace import mapped
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import Finding
 

@@ -60,8 +60,9 @@ def _received_by(call: FunctionCall, trace: Trace) -> Iterator[tuple[Kind, Any]]
         yield Kind.WRITE, True
     if numbers := numbers_in(arguments):
         yield Kind.ARGUMENTS, numbers
-    if isinstance(result, Ref) and not is_random(call.name) and not [*refs_in(arguments)]:
-        yield Kind.CONSTANT, trace.values[result.value].kept
+    is_constant = isinstance(result, Ref) and not is_random(call.name) and not [*refs_in(arguments)]
+    if is_constant and (kept := trace.values[result.value].kept) is not None:
+        yield Kind.CONSTANT, kept
     if isinstance(result, (tuple, list)) and result and all(isinstance(each, Ref) for each in result):
         yield Kind.COUNT, len(result)
 

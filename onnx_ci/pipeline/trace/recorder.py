@@ -142,6 +142,7 @@ class Recorder:
         self.converting: dict[int, dict[str, Any]] = {}
         """The namespaces of functions that convert numbers, by their ids."""
         self._places = _Places(call.model)
+        self.namespaces = self._places.namespaces
         self._modes = contextlib.ExitStack()
         for tensor in input_tensors(call):
             self._add(tensor, Role.INPUT)
@@ -190,11 +191,6 @@ class Recorder:
             self._is_paused = before
 
     # --- values
-
-    @property
-    def namespaces(self) -> dict[int, dict[str, Any]]:
-        """The namespaces of the functions in which something happened, by their ids."""
-        return self._places.namespaces
 
     def _add(self, tensor: torch.Tensor, role: Role, *, name: str = "", shown: torch.Tensor | None = None) -> int:
         """A new value for a tensor; ``shown`` is the tensor in whose memory it is."""

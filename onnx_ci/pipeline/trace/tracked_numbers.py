@@ -1,8 +1,6 @@
 """Numbers that report what they are compared with. A model gets them in place of the sizes and values of its tensors.
 
-What listens to them can also answer: a comparison gives what it returns, and so does a conversion. So a run can be observed
-(:mod:`~onnx_ci.pipeline.inputs.decisions`), or repeated with the answers of another one
-(:mod:`~onnx_ci.pipeline.locate.frozen_lines`).
+What listens to them can also answer: a comparison gives what it returns, and so does a conversion.
 
 Python does not ask an integer on the right of a float, so ``0.5 * x.shape[0]`` is a plain number.
 """
@@ -10,15 +8,16 @@ Python does not ask an integer on the right of a float, so ``0.5 * x.shape[0]`` 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 
@@ -250,86 +249,35 @@ _FUNCTIONS = (FunctionType, BuiltinFunctionType, type(np.mean), np.ufunc)
 _MODULES = (math, np)
 
 
-@contextlib.contextmanager
-def reported_functions(namespaces: Collection[dict[str, Any]]) -> Iterator[None]:
+def reported_functions(namespaces: Collection[dict[str, Any]]) -> AbstractContextManager[None]:
     """Let what these namespaces have of ``math`` and numpy report what it returns."""
-    before: list[tuple[dict[str, Any], str, Any]] = []
+    replacements: list[tuple[dict[str, Any], str, Any]] = []
     for namespace in namespaces:
-        for name, value in [*namespace.items()]:
-            is_function = isinstance(value, _FUNCTIONS) and getattr(value, "__module__", None) in ("math", "numpy")
-            if is_function or any(value is module for module in _MODULES):
-                before.append((namespace, name, value))
-                namespace[name] = _ReportingFunction(value) if is_function else _ReportingModule(value)
+        for name, value in namespace.items():
+            if isinstance(value, _FUNCTIONS) and getattr(value, "__module__", None) in ("math", "numpy"):
+                replacements.append((namespace, name, _ReportingFunction(value)))
+            elif any(value is module for module in _MODULES):
+                replacements.append((namespace, name, _ReportingModule(value)))
+    return _replaced(replacements)
+
+
+def tracked_conversions(namespaces: Collection[dict[str, Any]]) -> AbstractContextManager[None]:
+    """Let ``int``, ``float``, ``len`` and ``range`` in these namespaces report what they make plain."""
+    pairs = itertools.product(namespaces, _CONVERSIONS.items())
+    return _replaced([(namespace, name, value) for namespace, (name, value) in pairs if name not in namespace])
+
+
+@contextlib.contextmanager
+def _replaced(replacements: Collection[tuple[dict[str, Any], str, Any]]) -> Iterator[None]:
+    """Let names have other values in their namespaces."""
+    before = [(namespace, name, namespace.get(name)) for namespace, name, _ in replacements]
+    for namespace, name, value in replacements:
+        namespace[name] = value
     try:
         yield
     finally:
         for namespace, name, value in before:
-            namespace[name] = value
-
-
-@contextlib.contextmanager
-def tracked_conversions(namespaces: Collection[dict[str, Any]]) -> Iterator[None]:
-    """Let ``int``, ``float``, ``len`` and ``range`` in these namespaces report what they make plain."""
-    added = [
-        (namespace, name, replacement)
-        for namespace in namespaces
-        for name, replacement in _CONVERSIONS.items()
-        if name not in namespace
-    ]
-    for namespace, name, replacement in added:
-        namespace[name] = replacement
-    try:
-        yield
-    finally:
-        for namespace, name, _ in added:
-            del namespace[name]
-
-
-# --- handing them out -------------------------------------------------------------------------------------------------
-
-_TESTS = frozenset({"__bool__", "item", "is_nonzero", "equal", "allclose", "__contains__"})
-_SIZES = frozenset({"size", "numel", "nelement"})
-_VALUES = frozenset({"item", "tolist"})
-_CONVERTERS = frozenset({"__int__", "__float__", "__len__", "__index__"})
-
-
-class NumbersMode(TorchFunctionMode):
-    """Hands out the sizes and the single values of tensors as tracked numbers. Derived classes are listeners, too."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        if name == "__format__" and not args[0].dim():  # torch's reads the number where no mode sees it
-            return format(self.converted(args[0].item(), "format"), *args[1:])
-        result = self.call(func, name, args, kwargs or {})
-        if isinstance(result, torch.Tensor):
-            return result
-        if isinstance(result, torch.Size):
-            return torch.Size([tracked(size, by_sizes=True) for size in result])
-        if type(result) is bool and name in _TESTS:
-            return self.tested(result, args)
-        if name in _CONVERTERS:
-            return self.converted(result, name.strip("_"))
-        if name in _SIZES | _VALUES:
-            return self._handed_out(result, name)
-        return result
-
-    def _handed_out(self, value: Any, name: str) -> Any:
-        if isinstance(value, list):
-            return [self._handed_out(each, name) for each in value]
-        return tracked(self.read(value, name), by_sizes=name in _SIZES)
-
-    def call(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        """Call a function of torch."""
-        return func(*args, **kwargs)
-
-    def tested(self, outcome: bool, args: Any) -> bool:
-        """A function of torch has returned a boolean. The code gets what this returns."""
-        return outcome
-
-    def read(self, value: Any, name: str) -> Any:
-        """A function of torch, called ``name``, has returned a number. The code gets what this returns."""
-        return value
-
-    def converted(self, value: Any, function: str) -> Any:
-        """See :class:`Listener`."""
-        return value
+            if value is None:
+                del namespace[name]
+            else:
+                namespace[name] = value

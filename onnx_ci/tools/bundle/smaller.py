@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from onnx_ci.pipeline.reduce.program import FunctionCall, Operand, Program, mapped
+from onnx_ci.pipeline.reduce.program import FunctionCall, Operand, Program
 from onnx_ci.pipeline.reduce.search import shrunk, with_fewer_calls
+from onnx_ci.pipeline.trace.trace import mapped
 
 
 def smallest(program: Program, fails: Callable[[Program], bool], deadline: float) -> Program:

@@ -12,7 +12,7 @@ from onnx_ci.pipeline.model import copies, float64_on_use
 from onnx_ci.pipeline.model.call import Call
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.float64_on_use import Float64OnUse
-from onnx_ci.pipeline.model.operators import OperatorMode
+from onnx_ci.pipeline.model.operators import Intervention
 from onnx_ci.pipeline.model.running import run
 from onnx_ci.pipeline.reference.float64 import run_in_float64
 
@@ -274,7 +274,7 @@ class Deep(nn.Module):
         return x
 
 
-class WatchesCasts(OperatorMode):
+class WatchesCasts(Intervention):
     """The memory of all results of casts that are alive at a time."""
 
     def __init__(self):
@@ -282,9 +282,9 @@ class WatchesCasts(OperatorMode):
         self.count, self.most = 0, 0
         self._alive = []
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten._to_copy.default and result.dtype is torch.float64:
+    def run(self, call):
+        result = call.run()
+        if call.operator is torch.ops.aten._to_copy.default and result.dtype is torch.float64:
             self.count += 1
             self._alive.append(weakref.ref(result))
             self.most = max(self.most, sum(each().nbytes for each in self._alive if each() is not None))
