@@ -25,7 +25,6 @@ from onnx_ci.pipeline.trace.recorder import MOST_KEPT, Recorder
 from onnx_ci.pipeline.trace.trace import Operator, Ref, Role, Trace, refs_in
 
 _Names = frozenset[str]
-_Tensor = torch.Tensor | None
 _Tensors = Mapping[str, torch.Tensor]
 """Tensors by name."""
 
@@ -45,7 +44,14 @@ class FoldedNorm:
     """The sum of the sizes of the terms of ``shift``, which determines its rounding."""
 
     def followed_by(
-        self, mean: torch.Tensor, var: torch.Tensor, weight: _Tensor, bias: _Tensor, *, eps: float, name: str | None
+        self,
+        mean: torch.Tensor,
+        var: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        *,
+        eps: float,
+        name: str | None,
     ) -> Self:
         """The same, followed by another BatchNorm with these statistics and weights, whose bias is called ``name``."""
         mean, var = _exact(mean), _exact(var)
@@ -104,7 +110,7 @@ def recorded_weight_uses(call: Call, doubtful: _Tensors) -> WeightUses:
     weights = named_weights_of(call.model)
     in_weights = {each.untyped_storage().data_ptr() for each in weights.values() if each.layout is torch.strided}
 
-    def keep(tensor: torch.Tensor, _role: Role) -> _Tensor:
+    def keep(tensor: torch.Tensor, _role: Role) -> torch.Tensor | None:
         if not has_noise(tensor):
             return None
         if not tensor.any():
@@ -298,7 +304,7 @@ class _Uses:
             self.norms.append(norm)
         self._products[operator.results[0]] = _Product(weights=names, norm=norm)
 
-    def _constant(self, argument: Any) -> _Tensor:
+    def _constant(self, argument: Any) -> torch.Tensor | None:
         """The numbers of an argument that does not depend on data."""
         is_constant = isinstance(argument, Ref) and argument.value not in self._from_data
         return self._values[argument.value].kept if is_constant else None

@@ -30,13 +30,11 @@ _MOST_BYTES = 2**31
 
 _ROUNDING = 1e-12
 """How far equal results in float64 may be apart, relative to the largest value."""
-_SEVERAL_NODES = frozenset(
-    (
-        *("addmm", "baddbmm", "native_layer_norm", "native_group_norm", "native_batch_norm", "_softmax", "_log_softmax"),
-        *("gelu", "silu", "mish", "hardswish", "hardsigmoid", "softplus", "elu", "celu", "selu", "log_sigmoid_forward"),
-        *("var", "std", "linalg_vector_norm", "addcmul", "addcdiv", "lerp"),
-    )
-)
+_SEVERAL_NODES = frozenset((
+    "addmm", "baddbmm", "native_layer_norm", "native_group_norm", "native_batch_norm", "_softmax", "_log_softmax", "gelu",
+    "silu", "mish", "hardswish", "hardsigmoid", "softplus", "elu", "celu", "selu", "log_sigmoid_forward", "var", "std",
+    "linalg_vector_norm", "addcmul", "addcdiv", "lerp",
+))  # fmt: skip
 """Operators that exporters may write as several nodes. Without their steps, one of nine nodes of a ViT in which
 ``benchmarks/localisation.py`` plants a fault is not the first that is named."""
 _MOST_DECOMPOSED = 2**22
