@@ -96,18 +96,19 @@ _NOT_DRAWN_BY_TORCH = (
 
 
 def find_side_effects(copies: Copies, tracer: Tracer, example: Probe, *, training: bool) -> SideEffects:
-    """Run the copy that has run on the example again: on other inputs, then on the example with another seed.
+    """Run a fresh copy on other inputs, then on the example with another seed.
 
-    A model that returns the same then keeps nothing that matters and draws nothing, so two runs suffice; the last one is
-    recorded. A model that overwrites its inputs but returns the same for the same values has no state.
+    A model that returns the same then keeps nothing that matters, not even of its first input, and draws nothing, so two runs
+    suffice; the last one is recorded. A model that overwrites its inputs but returns the same for the same values has no state.
     """
-    others, used = _other_inputs(copies, example.inputs), copies.used
+    others, copy = _other_inputs(copies, example.inputs), copies.used
     if others is not None:
+        copy = copies.fresh()
         try:
-            run(with_inputs(used, others))
+            run(with_inputs(copy, others))
         except PrepareError:
-            others, used = None, copies.fresh()
-    again = with_own_inputs(used)
+            others, copy = None, copies.used
+    again = with_own_inputs(copy)
     given = named_leaves(bound_arguments(again))
     trace, result = tracer.record(again, seed=OTHER_SEED)
     if not trace.is_accepted or differ(flatten_outputs(result), example.reference.own):
