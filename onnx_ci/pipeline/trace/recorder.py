@@ -310,10 +310,9 @@ class Recorder:
         is_noted = is_tensor or (isinstance(result, (tuple, list)) and tensor_leaves(result)) or is_in_place(name)
         if is_noted and arguments is not None:
             with self._own_work():
-                role = Role.RESULT if tensor_leaves((args, kwargs)) else Role.CREATED
-                for tensor in tensor_leaves(result):
+                for tensor in [result] if is_tensor else tensor_leaves(result):
                     if tensor not in self._positions:  # operators are not recorded, or not those in compiled code
-                        self._add(tensor, role)
+                        self._add(tensor, Role.RESULT if tensor_leaves((args, kwargs)) else Role.CREATED)
                 comparison = None
                 if is_tensor and result.dtype is torch.bool and _address(result) is not None:
                     comparison = _comparison(name, [*args, *kwargs.values()])
