@@ -2,9 +2,10 @@
 
 The plain script does what the torch.onnx documentation shows, for every recipe and opset: export, load, check, run,
 compare with a fixed tolerance; the seconds inside ``torch.onnx.export`` are counted separately. The sides run alternately,
-each in its own process, ``--repeat`` times; the numbers are medians. A second table times whole commands on ten recipes in ten
-files: with one of them edited, and as CI runs them, in a fresh clone in another folder with a restored cache. A third one times
-ten files that each import transformers, if that can be imported, and one of them alone.
+each in its own process, ``--repeat`` times; the numbers are medians. A line says how often each model runs for one cell. A
+second table times whole commands on ten recipes in ten files: with one of them edited, and as CI runs them, in a fresh clone in
+another folder with a restored cache. A third one times ten files that each import transformers, if that can be imported, and
+one of them alone.
 Usage: ``python benchmarks/gate.py [--repeat 3] [--opsets 9-17] [--recipes alexnet,lstm,resnet50]``.
 """
 
@@ -21,6 +22,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 
 from measuring import in_turns, median, seconds, timed
 
@@ -93,7 +95,30 @@ def _seconds_of_run(chosen: Sequence[object], opsets: tuple[int, ...]) -> dict[s
     return {"cold": taken}
 
 
-SIDES = {"plain": plain, "gate": gate, "together": together}
+def runs_of_the_model(names: Sequence[str], opsets: tuple[int, ...]) -> dict[str, dict[str, float]]:
+    """How often onnx-ci itself runs each model for one cell, in one process. The exporter runs it, too."""
+    import onnx_ci
+    from onnx_ci.pipeline.model.running import run_tree
+
+    known, figures = recipes(), {}
+    for name in names:
+        runs = 0
+
+        def count(frame: FrameType, event: str, argument: object) -> None:
+            nonlocal runs
+            runs += event == "call" and frame.f_code is run_tree.__code__
+
+        sys.setprofile(count)
+        try:
+            report = onnx_ci.run([known[name]], opsets=opsets[-1:], isolation="none", cache="off")
+        finally:
+            sys.setprofile(None)
+        assert report.verdict == "passed", report.counts
+        figures[name] = {"runs": runs}
+    return figures
+
+
+SIDES = {"plain": plain, "gate": gate, "together": together, "runs": runs_of_the_model}
 
 
 def measure(side: str, options: argparse.Namespace) -> dict[str, dict[str, float]]:
@@ -109,7 +134,7 @@ def measure(side: str, options: argparse.Namespace) -> dict[str, dict[str, float
 def whole_runs(options: argparse.Namespace) -> None:
     """The first table."""
     names = options.recipes.split(",")
-    runs = [{side: measure(side, options) for side in SIDES} for _ in range(options.repeat)]
+    runs = [{side: measure(side, options) for side in ("plain", "gate", "together")} for _ in range(options.repeat)]
     print(
         f"seconds for opsets {options.opsets}, median of {options.repeat}; export: inside torch.onnx.export of the plain script"
     )
@@ -125,6 +150,10 @@ def whole_runs(options: argparse.Namespace) -> None:
 
         columns = [median(column) for column in zip(*map(figures, runs), strict=True)]
         print(f"{name:12}" + "".join(f"{column:9.2f}" for column in columns))
+    counts = {name: round(figures["runs"]) for name, figures in measure("runs", options).items()}
+    print(
+        "\nruns of the model for one cell, beside the export: " + ", ".join(f"{name} {count}" for name, count in counts.items())
+    )
 
 
 SMALL = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
+from onnx_ci.pipeline.trace.received import numbers_in
 from onnx_ci.pipeline.trace.trace import AttributeSet, Decision, Event, FunctionCall, NumberRead, Operator, Role, Trace
 from onnx_ci.results.records import SourceLine
 
@@ -45,25 +45,13 @@ def _without_tensors(event: Event) -> object:
         case Operator(call=call):
             return call.operator
         case FunctionCall(function=function, args=args, kwargs=kwargs):
-            return function, [*_numbers_in((args, kwargs))]
+            return function, numbers_in((args, kwargs))
         case Decision(outcome=outcome):
             return outcome
         case NumberRead(value=value, function=function):
             return function, value
         case AttributeSet(module=module, name=name):
             return module, name
-
-
-def _numbers_in(arguments: Any) -> Iterator[Any]:
-    if isinstance(arguments, (tuple, list)):
-        for each in arguments:
-            yield from _numbers_in(each)
-    elif isinstance(arguments, dict):
-        yield from _numbers_in([*arguments.items()])
-    elif isinstance(arguments, slice):
-        yield from _numbers_in((arguments.start, arguments.stop, arguments.step))
-    elif isinstance(arguments, (bool, int, float, str)):
-        yield arguments
 
 
 def _lines(events: Iterator[Event]) -> list[SourceLine]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import time
+
 import pytest
 import torch
 from toolbox.cells import Function, recipe_of, rules, task
@@ -189,3 +192,52 @@ def test_a_model_that_keeps_a_size_computes_something_else_after_a_run_of_anothe
 def test_a_model_may_keep_what_it_computes_anew_for_another_size():
     result = judged(lambda: KeepsSize(renews=True))
     assert "impure-model" not in rules(result) + notes(result)
+
+
+# --- the line of what is no state of a module -------------------------------------------------------------------------
+
+
+class Holder:
+    """A plain object, which no copy of a state dict has."""
+
+    def __init__(self):
+        self.calls = 0
+
+
+class CountsElsewhere(nn.Module):
+    def __init__(self, holder):
+        super().__init__()
+        self.holder = holder
+
+    def forward(self, x):
+        self.holder.calls += 1
+        x = x + 1
+        return x * self.holder.calls  # the state
+
+
+class Draws(nn.Module):
+    def forward(self, x):
+        x = x + 1
+        return x * random.random()  # a number drawn by Python
+
+
+class ReadsClock(nn.Module):
+    def forward(self, x):
+        x = x + 1
+        return x * (time.perf_counter_ns() % 1_000_003)  # the time
+
+
+@pytest.mark.parametrize(
+    ("model", "rule", "comment"),
+    [
+        (lambda: CountsElsewhere(Holder()), "impure-model", "# the state"),
+        (Draws, "nondeterministic", "# a number drawn by Python"),
+        (ReadsClock, "nondeterministic", "# the time"),
+    ],
+    ids=["plain object", "random", "clock"],
+)
+def test_what_changes_between_runs_outside_of_modules_has_the_line_that_uses_it(model, rule, comment):
+    result = judged(model)
+    (found,) = (each for each in result.findings if each.rule == rule)
+    assert (result.status, found.severity) == (Status.FAILED, Severity.ERROR)
+    assert found.source.text.endswith(comment)
