@@ -141,7 +141,7 @@ class Recorder:
         self.trace = Trace(values=self._values, events=self._events, is_accepted=False)
         self.converting: dict[int, dict[str, Any]] = {}
         """The namespaces of functions that convert numbers, by their ids."""
-        self._places = _Places(call.model)
+        self._places = Places(call.model)
         self.namespaces = self._places.namespaces
         self._modes = contextlib.ExitStack()
         for tensor in input_tensors(call):
@@ -477,7 +477,7 @@ _PRECALL_SIZE = 4
 """In bytes, with its cache."""
 
 
-class _Places:
+class Places:
     """Where the code of a model is."""
 
     def __init__(self, model: torch.nn.Module) -> None:
