@@ -1,4 +1,4 @@
-"""How torch calls operators: one call as a value, and the base of what changes calls while a model runs."""
+"""How torch calls operators: one call as a value, and the base of what changes or records calls while a model runs."""
 
 from __future__ import annotations
 
@@ -133,34 +133,3 @@ class Intervention(TorchDispatchMode):
                 return argument(*args)
 
         return run if callable(argument) else argument
-
-
-class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The base of modes that intercept every operator in eager mode."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # The inherited method imports all of torch.compile, which takes half a second.
-        return False
-
-
-def named_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of an operator by name, defaults included."""
-    return OperatorCall(func, args, kwargs).arguments
-
-
-def written_to(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    """The tensors that an operator writes to."""
-    return OperatorCall(func, args, kwargs).written
-
-
-class WrappingMode(Intervention):
-    """The base of modes that also intercept the operators in the branches of ``torch.cond`` and similar operators."""
-
-    def run(self, call: OperatorCall) -> Any:
-        """See :class:`Intervention`."""
-        return self.call_operator(call.operator, call.args, call.kwargs)
-
-    def call_operator(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What the operator ``func`` returns under this mode."""
-        return func(*args, **kwargs)

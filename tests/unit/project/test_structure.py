@@ -52,6 +52,21 @@ def test_the_gate_names_tools_in_two_places_only():
     }
 
 
+def test_three_modes_of_torch_come_between_a_model_and_torch():
+    """The base of interventions, the recorder's functions, and autocast, which is not seen below them."""
+    modes = {
+        (path.relative_to(PACKAGE).as_posix(), node.name)
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.name in ("__torch_dispatch__", "__torch_function__")
+    }
+    assert modes == {
+        ("pipeline/model/operators.py", "__torch_dispatch__"),
+        ("pipeline/trace/recorder.py", "__torch_function__"),
+        ("pipeline/reference/float64.py", "__torch_function__"),
+    }
+
+
 def lines_of(*files: Path) -> int:
     return sum(file.read_text(encoding="utf-8").count("\n") for file in files)
 
