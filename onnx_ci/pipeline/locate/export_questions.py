@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import functools
 import sys
-import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from types import FunctionType
@@ -23,11 +22,12 @@ from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.pipeline.compare.drift import compare_refined
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.model.call import PrepareError, with_inputs
-from onnx_ci.pipeline.model.places import CallPlaces, is_of_toolchain, source_line
+from onnx_ci.pipeline.model.places import is_of_toolchain, source_line
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.running import force_eager, run
 from onnx_ci.pipeline.model.tensors import Outputs
 from onnx_ci.pipeline.reference.reference import proportional_reference
+from onnx_ci.pipeline.trace.recorder import Places
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import SourceLine
 
@@ -155,7 +155,7 @@ class QuestionedModel:
         """
         if count not in self._runs:
             call = with_inputs(self._model.fresh(), self._probe.inputs)
-            answers = _Answers(count, CallPlaces(call.model))
+            answers = _Answers(count, Places(call.model))
             with contextlib.ExitStack() as stack, force_eager():
                 for name, question in _QUESTIONS.get(self._exporter, {}).items():
                     if isinstance(question, FunctionType):
@@ -173,24 +173,22 @@ class QuestionedModel:
 class _Answers:
     """Answers the first questions of a run as in an export, and the others as usual."""
 
-    def __init__(self, count: int, places: CallPlaces) -> None:
+    def __init__(self, count: int, places: Places) -> None:
         self._count, self._places = count, places
         self.questions = 0
         self.last: ExportQuestion | None = None
 
     def answer(self, name: str, as_usual: Callable[[], bool]) -> bool:
         """Answer a call of the function ``name``, which is ``as_usual`` without the answers."""
-        caller = sys._getframe(2)
-        if is_of_toolchain(caller.f_code.co_filename):  # torch's own code must know where it runs
+        if is_of_toolchain(sys._getframe(2).f_code.co_filename):  # torch's own code must know where it runs
             return as_usual()
         self.questions += 1
         if self.questions > self._count:
             return as_usual()
         if self.questions == self._count:
-            module, source = self._places.now()
-            stack = ((frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(caller))
-            lines = frozenset(source_line(file, line) for file, line in stack if not is_of_toolchain(file))
-            self.last = ExportQuestion(function=name, module=module, source=source, lines=lines)
+            place = self._places.now()
+            lines = frozenset(source_line(frame.code.co_filename, frame.line) for frame in place.frames)
+            self.last = ExportQuestion(function=name, module=place.module, source=place.source, lines=lines)
         return True
 
 

@@ -7,8 +7,6 @@ import dataclasses
 import filecmp
 import functools
 import linecache
-import sys
-import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
@@ -86,31 +84,6 @@ def _source_line(filename: str, line: int, folder: Path) -> SourceLine:
     path = _project_file(filename, folder)
     shown = path.relative_to(folder) if path.is_relative_to(folder) else path
     return SourceLine(file=shown.as_posix(), line=line, text=linecache.getline(filename, line).strip())
-
-
-class CallPlaces:
-    """Where in a model an operator or a function of torch is called.
-
-    Args:
-        model: the model that runs while :meth:`now` is called.
-    """
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._modules = {id(module): name for name, module in model.named_modules()}
-
-    def now(self) -> tuple[str, SourceLine | None]:
-        """The path of the innermost module that runs, and the innermost line."""
-        module: str | None = None
-        places: list[tuple[str, int]] = []
-        for frame, line in traceback.walk_stack(sys._getframe(1)):
-            if calls_module(frame):
-                name = self._modules.get(id(frame.f_locals.get("self")))
-                module = name if module is None else module
-                if name == "":  # frames outside of it called the model
-                    return module or "", innermost(places)
-            else:
-                places.append((frame.f_code.co_filename, line))
-        return module or "", None
 
 
 def calls_module(frame: FrameType) -> bool:

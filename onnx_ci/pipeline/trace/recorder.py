@@ -141,7 +141,7 @@ class Recorder:
         self.trace = Trace(values=self._values, events=self._events, is_accepted=False)
         self.converting: dict[int, dict[str, Any]] = {}
         """The namespaces of functions that convert numbers, by their ids."""
-        self._places = _Places(call.model)
+        self._places = Places(call.model)
         self.namespaces = self._places.namespaces
         self._modes = contextlib.ExitStack()
         for tensor in input_tensors(call):
@@ -312,10 +312,9 @@ class Recorder:
         is_noted = is_tensor or (isinstance(result, (tuple, list)) and tensor_leaves(result)) or is_in_place(name)
         if is_noted and arguments is not None:
             with self._own_work():
-                role = Role.RESULT if tensor_leaves((args, kwargs)) else Role.CREATED
-                for tensor in tensor_leaves(result):
+                for tensor in [result] if is_tensor else tensor_leaves(result):
                     if tensor not in self._positions:  # operators are not recorded, or not those in compiled code
-                        self._add(tensor, role)
+                        self._add(tensor, Role.RESULT if tensor_leaves((args, kwargs)) else Role.CREATED)
                 comparison = None
                 if is_tensor and result.dtype is torch.bool and _address(result) is not None:
                     comparison = _comparison(name, [*args, *kwargs.values()])
@@ -480,7 +479,7 @@ _PRECALL_SIZE = 4
 """In bytes, with its cache."""
 
 
-class _Places:
+class Places:
     """Where the code of a model is."""
 
     def __init__(self, model: torch.nn.Module) -> None:
