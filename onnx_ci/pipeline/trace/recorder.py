@@ -19,6 +19,7 @@ from types import CodeType, FrameType
 from typing import Any, Self
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -148,7 +149,7 @@ class Recorder:
             self._add(tensor, Role.INPUT)
         self.trace.inputs = tuple(range(len(self._values)))
         for name, weight in named_weights_of(call.model).items():
-            if weight not in self._positions:
+            if weight not in self._positions and not is_lazy(weight):
                 self._add(weight, Role.WEIGHT, name=name)
             if (address := _address(weight)) is not None:
                 self._weights.setdefault(address, weight)
@@ -366,7 +367,7 @@ def _address(tensor: torch.Tensor) -> int | None:
         return None
     try:
         return tensor.untyped_storage().data_ptr()
-    except RuntimeError:  # one that torch.func wraps
+    except (RuntimeError, ValueError):  # one that torch.func wraps, or a parameter that is not initialized
         return None
 
 
