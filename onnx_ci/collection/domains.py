@@ -1,8 +1,8 @@
 """The values that an input of a model can have: ``inputs={"mask": onnx_ci.mask(min_true=1)}``.
 
-What is known about an input is data, whether a recipe declares it or :mod:`onnx_ci.pipeline.inputs.inferred_domains` infers it.
-In :mod:`onnx_ci.pipeline.inputs.domain_values`, one function draws the values of any domain, one recognizes them, and one gives
-the values at its borders.
+What is known about an input is data, whether a recipe declares it or :mod:`onnx_ci.pipeline.domains.inferred_domains` infers
+it. In :mod:`onnx_ci.pipeline.domains.domain_values`, one function draws the values of any domain, one recognizes them, and one
+gives the values at its borders.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A model and its example in, probes out: other values, special values, sizes, branches and sequences.
+"""A model, its example and the domains of its inputs in, probes out: special values, sizes, branches and sequences.
 
 What is known about the inputs decides what is drawn; the eager model decides what is legal.
 """

@@ -10,14 +10,13 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from onnx_ci.pipeline.inputs.axes import InputAxes
+from onnx_ci.pipeline.domains.axes import InputAxes
+from onnx_ci.pipeline.domains.input_domains import UNKNOWN, InputDomains
 from onnx_ci.pipeline.inputs.branch_search import BranchSearch
 from onnx_ci.pipeline.inputs.conditions import Condition, condition_at
 from onnx_ci.pipeline.inputs.decisions import Observation, observed
 from onnx_ci.pipeline.inputs.directions import Directions
-from onnx_ci.pipeline.inputs.domains import UNKNOWN, InputDomains
-from onnx_ci.pipeline.inputs.probes import Inputs, InputStatus, Probe, Prober, is_float, is_same
-from onnx_ci.pipeline.inputs.sizes import Following
+from onnx_ci.pipeline.inputs.probes import Following, Inputs, InputStatus, Probe, Prober, is_float, is_same
 from onnx_ci.pipeline.trace.recorder import Tracer
 from onnx_ci.pipeline.trace.trace import Decision, Frame, Place
 

@@ -6,11 +6,11 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from onnx_ci.pipeline.inputs.axes import InputAxes
-from onnx_ci.pipeline.inputs.domains import InputDomains
-from onnx_ci.pipeline.inputs.probes import Probe, Prober
+from onnx_ci.pipeline.domains.axes import InputAxes
+from onnx_ci.pipeline.domains.input_domains import InputDomains
+from onnx_ci.pipeline.inputs.probes import Following, Probe, Prober
 from onnx_ci.pipeline.inputs.random_values import fresh_probes
-from onnx_ci.pipeline.inputs.sizes import Following, ResizedProbes, resized_probes
+from onnx_ci.pipeline.inputs.sizes import ResizedProbes, resized_probes
 from onnx_ci.pipeline.inputs.special_rows import SpecialRows
 from onnx_ci.pipeline.inputs.special_values import Variation, special_probes
 

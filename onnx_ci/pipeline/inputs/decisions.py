@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from onnx_ci.pipeline.inputs.uses import InputUse, uses_of
+from onnx_ci.pipeline.domains.uses import InputUse, uses_of
 from onnx_ci.pipeline.trace.recorder import Tracer
 from onnx_ci.pipeline.trace.trace import NOWHERE, Comparison, Decision, FunctionCall, Place, Trace, refs_in
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import torch
 
 from onnx_ci.collection.axis_sizes import above
-from onnx_ci.pipeline.inputs.axes import InputAxes
-from onnx_ci.pipeline.inputs.domains import InputDomains
-from onnx_ci.pipeline.inputs.probes import Inputs, is_float
-from onnx_ci.pipeline.inputs.sizes import Following
+from onnx_ci.pipeline.domains.axes import InputAxes
+from onnx_ci.pipeline.domains.input_domains import InputDomains
+from onnx_ci.pipeline.inputs.probes import Following, Inputs, is_float
 from onnx_ci.pipeline.model.call import PrepareError
 from onnx_ci.pipeline.model.tensors import is_finite
 from onnx_ci.pipeline.trace.trace import Decision

@@ -28,6 +28,9 @@ from onnx_ci.results.records import InputDomain
 Inputs = Sequence[torch.Tensor]
 """The tensors among the arguments of a call, flattened in the order of the graph's inputs."""
 
+Following = Callable[[Inputs], Mapping[int, torch.Tensor]]
+"""From inputs to those among them that a recipe computes from the others, by position, such as the mask of a cache."""
+
 EXAMPLE = "example"
 """The name of the recipe's own input among the probes."""
 

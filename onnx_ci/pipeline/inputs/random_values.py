@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from onnx_ci.pipeline.inputs.domains import UNKNOWN, InputDomains
+from onnx_ci.pipeline.domains.input_domains import UNKNOWN, InputDomains
 from onnx_ci.pipeline.inputs.probes import Inputs, Probe, Prober, is_integer
 from onnx_ci.pipeline.model.tensors import is_finite
 

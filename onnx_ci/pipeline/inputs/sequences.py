@@ -18,8 +18,8 @@ import torch
 
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.errors import describe_exception, did_you_mean
-from onnx_ci.pipeline.inputs.axes import DeclaredAxes
-from onnx_ci.pipeline.inputs.domains import UNKNOWN, InputDomains
+from onnx_ci.pipeline.domains.axes import DeclaredAxes
+from onnx_ci.pipeline.domains.input_domains import UNKNOWN, InputDomains
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.inputs.random_values import drawn_like
 from onnx_ci.pipeline.model.call import Call, PrepareError, filled, input_tensors, recipe_error, with_inputs

@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
-
 from onnx_ci.collection.axis_sizes import AxisSize, MultipleOf, above, axis_size, below, permitted
-from onnx_ci.pipeline.inputs.axes import InputAxes
-from onnx_ci.pipeline.inputs.domains import UNKNOWN, InputDomains
-from onnx_ci.pipeline.inputs.probes import Inputs, InputStatus, Probe, Prober, is_same
+from onnx_ci.pipeline.domains.axes import InputAxes
+from onnx_ci.pipeline.domains.input_domains import UNKNOWN, InputDomains
+from onnx_ci.pipeline.inputs.probes import Following, Inputs, InputStatus, Probe, Prober, is_same
 from onnx_ci.pipeline.inputs.random_values import random_inputs
 from onnx_ci.pipeline.inputs.special_rows import SpecialRows
 from onnx_ci.pipeline.model.call import PrepareError
-
-Following = Callable[[Inputs], Mapping[int, torch.Tensor]]
-"""From inputs to those among them that a recipe computes from the others, by position, such as the mask of a cache."""
 
 
 @dataclass(frozen=True, kw_only=True)

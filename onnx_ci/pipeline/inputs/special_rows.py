@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import torch
 
-from onnx_ci.pipeline.inputs.axes import InputAxes
+from onnx_ci.pipeline.domains.axes import InputAxes
 from onnx_ci.pipeline.inputs.probes import EXTREME_TOLERANCE, Inputs, InputStatus, Probe, Prober, is_same
 from onnx_ci.pipeline.inputs.special_values import Variation
 from onnx_ci.pipeline.model.tensors import Outputs, has_noise, is_finite, is_float8

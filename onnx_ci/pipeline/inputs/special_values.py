@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from onnx_ci.collection.domains import Mask
-from onnx_ci.pipeline.inputs.domains import InputDomains
+from onnx_ci.pipeline.domains.input_domains import InputDomains
+from onnx_ci.pipeline.domains.uses import InputUse
 from onnx_ci.pipeline.inputs.probes import Inputs, InputStatus, Probe, Prober, is_float, is_integer
-from onnx_ci.pipeline.inputs.uses import InputUse
 from onnx_ci.pipeline.model.module import code_of, unlike_others
 from onnx_ci.pipeline.model.tensors import is_finite
 

@@ -10,7 +10,7 @@ import torch
 from onnx_ci.collection.axis_sizes import AxisSize, MultipleOf, unnamed_axes
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.matrix.drift_limit import DriftLimit
-from onnx_ci.pipeline.inputs.axes import DeclaredAxes
+from onnx_ci.pipeline.domains.axes import DeclaredAxes
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, Probe
 from onnx_ci.pipeline.inputs.sizes import ResizedProbes
 from onnx_ci.pipeline.model.call import (

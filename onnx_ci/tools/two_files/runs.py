@@ -12,8 +12,8 @@ from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.onnx_model.signature import Value
 from onnx_ci.pipeline.compare.drift import Terms, compare_refined
 from onnx_ci.pipeline.compare.runtime_run import never_compared, save_failing
-from onnx_ci.pipeline.inputs.axes import InputAxes, Place
-from onnx_ci.pipeline.inputs.domains import UNKNOWN
+from onnx_ci.pipeline.domains.axes import InputAxes, Place
+from onnx_ci.pipeline.domains.input_domains import UNKNOWN
 from onnx_ci.pipeline.inputs.probes import InputStatus, Probe, is_float
 from onnx_ci.pipeline.inputs.random_values import fresh_probes
 from onnx_ci.pipeline.inputs.sizes import resized_probes

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from toolbox.input_domains import SIZES, declared_inputs
 
 import onnx_ci
-from onnx_ci.pipeline.inputs.domain_values import contains, draw
-from onnx_ci.pipeline.inputs.domains import UNKNOWN, InputDomains
+from onnx_ci.pipeline.domains.domain_values import contains, draw
+from onnx_ci.pipeline.domains.input_domains import UNKNOWN, InputDomains
+from onnx_ci.pipeline.domains.uses import InputUse
 from onnx_ci.pipeline.inputs.probes import InputStatus
 from onnx_ci.pipeline.inputs.special_values import constants_of, variations
-from onnx_ci.pipeline.inputs.uses import InputUse
 
 
 def made(example, domains=UNKNOWN, constants=()):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from onnx_ci.pipeline.inputs.uses import InputUse, uses_of
+from onnx_ci.pipeline.domains.uses import InputUse, uses_of
 from onnx_ci.pipeline.model.call import Call
 from onnx_ci.pipeline.model.operators import OperatorCall
 from onnx_ci.pipeline.trace.recorder import Recorder

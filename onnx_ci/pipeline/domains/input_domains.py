@@ -1,7 +1,7 @@
 """What is known about a recipe's inputs: the domains that it declares, and those that are inferred.
 
 A domain is data, which :mod:`onnx_ci.collection.domains` defines. How its values are drawn, recognized and tried at its borders
-is one function each in :mod:`onnx_ci.pipeline.inputs.domain_values`.
+is one function each in :mod:`onnx_ci.pipeline.domains.domain_values`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch
 from onnx_ci.collection.axis_sizes import AxisSize, axis_size_in, solve
 from onnx_ci.collection.domains import Domain, Drawn, Lengths
 from onnx_ci.errors import did_you_mean
-from onnx_ci.pipeline.inputs.domain_values import DrawError, Sizes, contains, draw, edges
-from onnx_ci.pipeline.inputs.inferred_domains import inferred_domains
-from onnx_ci.pipeline.inputs.uses import InputUse
+from onnx_ci.pipeline.domains.domain_values import DrawError, Sizes, contains, draw, edges
+from onnx_ci.pipeline.domains.inferred_domains import inferred_domains
+from onnx_ci.pipeline.domains.uses import InputUse
 from onnx_ci.pipeline.model.call import recipe_error
 from onnx_ci.pipeline.model.tensors import dtype_name
 from onnx_ci.results.records import InputDomain

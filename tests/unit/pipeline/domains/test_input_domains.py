@@ -10,8 +10,8 @@ from toolbox.input_domains import SIZES, declared_inputs
 
 import onnx_ci
 from onnx_ci.collection.domains import Segments
-from onnx_ci.pipeline.inputs.domain_values import contains, draw, edges
-from onnx_ci.pipeline.inputs.domains import InputDomains
+from onnx_ci.pipeline.domains.domain_values import contains, draw, edges
+from onnx_ci.pipeline.domains.input_domains import InputDomains
 
 
 @settings(max_examples=150)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import onnx_ci
 from onnx_ci.collection.domains import Unchanged
-from onnx_ci.pipeline.inputs.domains import InputDomains
-from onnx_ci.pipeline.inputs.inferred_domains import inferred_domains
-from onnx_ci.pipeline.inputs.uses import InputUse
+from onnx_ci.pipeline.domains.inferred_domains import inferred_domains
+from onnx_ci.pipeline.domains.input_domains import InputDomains
+from onnx_ci.pipeline.domains.uses import InputUse
 
 MIN = torch.finfo(torch.float32).min
 HOLES = [[1, 1, 0, 1], [1, 0, 0, 1]]

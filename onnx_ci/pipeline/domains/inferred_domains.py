@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from onnx_ci.collection.domains import Boxes, Domain, Integers, Lengths, Mask, OneHot, Permutations, Segments, Unchanged
-from onnx_ci.pipeline.inputs.uses import InputUse
+from onnx_ci.pipeline.domains.uses import InputUse
 from onnx_ci.pipeline.model.tensors import is_float8
 
 
