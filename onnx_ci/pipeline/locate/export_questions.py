@@ -27,7 +27,7 @@ from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.running import force_eager, run
 from onnx_ci.pipeline.model.tensors import Outputs
 from onnx_ci.pipeline.reference.reference import proportional_reference
-from onnx_ci.pipeline.trace.recorder import Places
+from onnx_ci.pipeline.trace.call_places import CallPlaces
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import SourceLine
 
@@ -155,7 +155,7 @@ class QuestionedModel:
         """
         if count not in self._runs:
             call = with_inputs(self._model.fresh(), self._probe.inputs)
-            answers = _Answers(count, Places(call.model))
+            answers = _Answers(count, CallPlaces(call.model))
             with contextlib.ExitStack() as stack, force_eager():
                 for name, question in _QUESTIONS.get(self._exporter, {}).items():
                     if isinstance(question, FunctionType):
@@ -173,7 +173,7 @@ class QuestionedModel:
 class _Answers:
     """Answers the first questions of a run as in an export, and the others as usual."""
 
-    def __init__(self, count: int, places: Places) -> None:
+    def __init__(self, count: int, places: CallPlaces) -> None:
         self._count, self._places = count, places
         self.questions = 0
         self.last: ExportQuestion | None = None

@@ -10,12 +10,10 @@ What a mode cannot see, such as compiled code and tensors that are made in C++, 
 from __future__ import annotations
 
 import contextlib
-import dis
 import math
 import sys
 from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from dataclasses import replace
-from types import CodeType, FrameType
 from typing import Any, Self
 
 import torch
@@ -23,23 +21,18 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from onnx_ci.owners import Owner, owner_of
-from onnx_ci.pipeline.model import operators
 from onnx_ci.pipeline.model.call import Call, PrepareError, input_tensors
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.module import named_weights_of
 from onnx_ci.pipeline.model.operators import Intervention, OperatorCall, tensor_leaves
-from onnx_ci.pipeline.model.places import calls_module
 from onnx_ci.pipeline.model.running import force_eager, in_small_operators, run_tree
-from onnx_ci.pipeline.trace import tracked_numbers
+from onnx_ci.pipeline.trace.call_places import CallPlaces
 from onnx_ci.pipeline.trace.received import Kind, Received, numbers_in, with_numbers
 from onnx_ci.pipeline.trace.trace import (
-    NOWHERE,
     AttributeSet,
     Comparison,
     Decision,
     Event,
-    Frame,
     FunctionCall,
     NumberRead,
     Operator,
@@ -142,8 +135,7 @@ class Recorder:
         self.trace = Trace(values=self._values, events=self._events, is_accepted=False)
         self.converting: dict[int, dict[str, Any]] = {}
         """The namespaces of functions that convert numbers, by their ids."""
-        self._places = Places(call.model)
-        self.namespaces = self._places.namespaces
+        self._places = CallPlaces(call.model)
         self._modes = contextlib.ExitStack()
         for tensor in input_tensors(call):
             self._add(tensor, Role.INPUT)
@@ -164,6 +156,11 @@ class Recorder:
 
     def __exit__(self, *exception: object) -> None:
         self._modes.close()
+
+    @property
+    def namespaces(self) -> dict[int, dict[str, Any]]:
+        """The namespaces of the functions in which something has happened, by their ids."""
+        return {id(namespace): namespace for namespace in self._places.namespaces.values()}
 
     def returned(self, result: Any) -> None:
         """Note what the model has returned."""
@@ -346,8 +343,10 @@ class Recorder:
 
     def converted(self, value: Any, function: str) -> Any:
         """Record that a number was made plain, and where."""
-        if (frame := self._places.frame()) is not None:
-            self.converting[id(frame.f_globals)] = frame.f_globals
+        place = self._places.now()
+        if place.frames and not place.is_in_torch:
+            namespace = self._places.namespaces[place]
+            self.converting[id(namespace)] = namespace
         return self.read(value, function)
 
     def read(self, value: Any, function: str) -> Any:
@@ -466,76 +465,3 @@ def _total(tensor: torch.Tensor) -> float:
 def _finite(value: Any) -> float:
     """A number as it is if it is finite, and zero otherwise, because NaN is not equal to itself."""
     return float(value) if math.isfinite(value) else 0.0
-
-
-# --- where ------------------------------------------------------------------------------------------------------------
-
-_WRAPPERS = frozenset(
-    map(str, (torch.overrides.__file__, torch._tensor.__file__, operators.__file__, tracked_numbers.__file__, __file__))
-)
-"""The files whose frames are between the model's code and the place that records what it does."""
-
-_PRECALL = dis.opmap.get("PRECALL")
-_PRECALL_SIZE = 4
-"""In bytes, with its cache."""
-
-
-class Places:
-    """Where the code of a model is."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self._names: dict[int, str] = {id(module): name for name, module in reversed([*model.named_modules()])}
-        self._places: dict[tuple[object, ...], Place] = {}
-        """Each place once."""
-        self.namespaces: dict[int, dict[str, Any]] = {}
-        """Those of the functions that are innermost at a place, by their ids."""
-
-    def name_of(self, module: object) -> str:
-        """The path of a module; empty for one that is not in the model."""
-        return self._names.get(id(module)) or ""
-
-    def frame(self) -> FrameType | None:
-        """The innermost frame of the model's code; ``None`` if torch's own code is what runs."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename in _WRAPPERS:
-            frame = frame.f_back
-        return None if frame is None or owner_of(frame.f_code.co_filename) is Owner.TOOLCHAIN else frame
-
-    def now(self) -> Place:
-        """The place that runs."""
-        frame: FrameType | None = sys._getframe(1)
-        key: list[object] = []
-        frames: list[tuple[CodeType, int]] = []
-        namespace: dict[str, Any] = {}
-        module: str | None = None
-        is_in_torch = False
-        while frame is not None and frame.f_code is not run_tree.__code__:
-            code = frame.f_code
-            if owner_of(code.co_filename) is not Owner.TOOLCHAIN:
-                offset = frame.f_lasti
-                namespace = namespace if frames else frame.f_globals
-                frames.append((code, offset))
-                key += (id(code), offset)
-            elif code.co_filename not in _WRAPPERS:
-                is_in_torch = is_in_torch or not frames
-                if module is None and calls_module(frame):
-                    module = self._names.get(id(frame.f_locals.get("self")))
-            frame = frame.f_back
-        if frame is None:  # such as a copy of what the model has returned
-            return NOWHERE
-        name = module or ""
-        identity = (name, is_in_torch, *key)
-        if identity not in self._places:
-            self.namespaces[id(namespace)] = namespace
-            self._places[identity] = Place(tuple(Frame(*each) for each in map(_in_each_run, frames)), name, is_in_torch)
-        return self._places[identity]
-
-
-def _in_each_run(frame: tuple[CodeType, int]) -> tuple[CodeType, int]:
-    """A frame with the offset that it has in each run.
-
-    Python 3.11 has two instructions for a call, and runs them as one when it has run them a few times.
-    """
-    code, offset = frame
-    is_second = _PRECALL is not None and offset >= _PRECALL_SIZE and code.co_code[offset - _PRECALL_SIZE] == _PRECALL
-    return code, offset - _PRECALL_SIZE if is_second else offset
