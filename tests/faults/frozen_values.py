@@ -54,14 +54,6 @@ def sums_of_all_graphs(x, batch):
     return (torch.arange(batch.max() + 1)[:, None] == batch).to(x.dtype) @ x
 
 
-def halved_if_large(x):
-    return x / 2 if x.abs().max() > 700 else x
-
-
-def halved_where_large(x):
-    return torch.where(x.abs().max() > 700, x / 2, x)
-
-
 class ChosenByNumber(nn.Module):
     def __init__(self):
         super().__init__()
@@ -146,15 +138,6 @@ FAULTS = [
         "baked-value",
         lambda x: x if x.sum() > 0 else x * 2,
         lambda x: torch.where(x.sum() > 0, x, x * 2),
-        matrix,
-        **X,
-    ),
-    # The same in a helper that is called twice, with a constant that takes the other side.
-    fault(
-        "branch_of_a_helper_called_twice",
-        "baked-value",
-        lambda x: halved_if_large(x) + halved_if_large(torch.full((4,), 1000.0)),
-        lambda x: halved_where_large(x) + 500.0,
         matrix,
         **X,
     ),
