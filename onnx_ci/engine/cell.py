@@ -177,8 +177,8 @@ class _Cell:
         for each in to_export:
             self._try_export(evidence.new_trial(each))
         if len(to_export) == 1 and prepared.model.has_probe_weights and wrong_numbers(evidence.trials[0].findings):
-            with self._after_verdict(evidence.complete("", "")):
-                evidence.trials[:0] = self._right_with_own_weights()  # the one with probe weights is the second
+            with self._with_evidence_kept(evidence.complete()):
+                evidence.trials = [*self._right_with_own_weights(), *evidence.trials]  # that with probe weights comes second
         if len(evidence.trials) == 2:
             evidence.disagreements += disagreements(*evidence.trials)
 
@@ -203,7 +203,7 @@ class _Cell:
             # Where no node shows where a fault begins, or no file could be made, parts of the model are exported alone.
             if not self.task.passes and self._is_to_be_located(trial.findings):
                 log = ""
-                with self._searching(self.evidence.complete("", ""), trial):
+                with self._searching(self.evidence.complete(), trial):
                     deadline = CLOCK.thread_time() + self._seconds_to_locate()
                     model, probes = trial.prepared.model, trial.prepared.probes
                     trial.findings, log = located_by_parts(trial.findings, model, probes, self.task.cell, deadline)
@@ -291,7 +291,7 @@ class _Cell:
         return Limits.of(self.task).seconds_for_search(sum(self.evidence.timings.values()) - spent, spent)
 
     @contextlib.contextmanager
-    def _after_verdict(self, evidence: CellEvidence) -> Iterator[None]:
+    def _with_evidence_kept(self, evidence: CellEvidence) -> Iterator[None]:
         """While the cause of a failure is searched for: the end of the process must not cost the ``evidence``."""
         self.context.emit(SearchStarted(evidence=evidence))
         yield
@@ -300,7 +300,7 @@ class _Cell:
     @contextlib.contextmanager
     def _searching(self, evidence: CellEvidence, trial: Trial) -> Iterator[None]:
         """While the line of a failure is searched for. An error in that is for the log, and costs no finding."""
-        with self._after_verdict(evidence), timed("locate", self.evidence.timings):
+        with self._with_evidence_kept(evidence), timed("locate", self.evidence.timings):
             try:
                 yield
             except Exception:

@@ -70,9 +70,9 @@ class Evidence:
         judged = replace(trial, findings=[*trial.findings], outputs=[*trial.outputs], logs=[*trial.logs])
         judged.add(judgement)
         trials = [judged if each is trial else each for each in self.trials]
-        return replace(self, trials=trials, timings={**self.timings}).complete("", "")
+        return replace(self, trials=trials, timings={**self.timings}).complete()
 
-    def complete(self, printed: str, log_of_preparation: str) -> CellEvidence:
+    def complete(self, printed: str = "", log_of_preparation: str = "") -> CellEvidence:
         """All that is known about the cell.
 
         Args:
