@@ -15,7 +15,7 @@ import functools
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,8 +30,8 @@ from faults.fault import Fault
 
 import onnx_ci
 from onnx_ci.processes.limits import Limits
-from onnx_ci.processes.run_in_child import run_in_child
-from onnx_ci.processes.supervisor import LAST, Death, Send
+from onnx_ci.processes.run_in_child import processes_of
+from onnx_ci.processes.supervisor import LAST, Death, Message, Send
 
 GROUPS = {
     "a value of the example is frozen (loops, branches, numbers)": frozen_values,
@@ -43,6 +43,8 @@ GROUPS = {
     "names, types or axes are not those declared": declarations,
     "the model is random, or changes when it runs": purity,
 }
+Key = tuple[str, str, str]
+"""The group of a fault, its name, and who checks it."""
 COLUMNS = ("torch", "onnx.checker", "allclose", "onnx-ci")
 BEGIN, END = "<!-- python benchmarks/catches.py: begin -->", "<!-- end -->"
 
@@ -116,15 +118,30 @@ def flat(values: object) -> list[torch.Tensor]:
     return [each for each in torch.utils._pytree.tree_leaves(values) if isinstance(each, torch.Tensor)]
 
 
+def outcomes(works: Mapping[Key, Callable[[Send], None]]) -> Iterator[tuple[Key, Message | Death]]:
+    """What each work has sent last, or how its process has died; two processes run at a time."""
+    waiting, running = [*works.items()], set[Key]()
+    with tempfile.TemporaryDirectory() as scratch, contextlib.closing(processes_of("fork", Path(scratch))) as processes:
+        while waiting or running:
+            while waiting and len(running) < 2:
+                key, work = waiting.pop(0)
+                processes.start(key, work, Limits(seconds=300))
+                running.add(key)
+            for key, event in processes.wait():
+                if key in running and (isinstance(event, Death) or LAST in event):
+                    running.remove(key)
+                    yield key, event
+
+
 def counts() -> dict[str, list[int]]:
     """How many faults of each group each check notices, in the order of the columns."""
-    works: dict[tuple[str, str, str], Callable[[Send], None]] = {}
+    works: dict[Key, Callable[[Send], None]] = {}
     for group, module in GROUPS.items():
         for fault in module.FAULTS:
             works[group, fault.name, "plain"] = functools.partial(by_plain_checks, fault)
             works[group, fault.name, "onnx-ci"] = functools.partial(by_onnx_ci, fault)
     found = {group: [0] * len(COLUMNS) for group in GROUPS}
-    for (group, name, by), event in run_in_child(works, Limits(seconds=300), "fork", jobs=2):
+    for (group, name, by), event in outcomes(works):
         if isinstance(event, Death) and by == "onnx-ci":
             sys.exit(f"{name}: the process {event.message}\n{event.log}")
         # A crash of the exporter is noticed, too.
