@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from onnx_ci.pipeline.trace.recorder import Tracer
 from onnx_ci.pipeline.trace.trace import Operator, Ref, Trace, refs_in
 
 
@@ -43,6 +44,24 @@ def uses_of(trace: Trace) -> tuple[InputUse, ...]:
     for operator in operators:
         elements.follow(operator)
     return elements.uses()
+
+
+def uses_of_inputs(tracer: Tracer, trace: Trace, example: Sequence[torch.Tensor]) -> tuple[InputUse, ...]:
+    """How a model uses its inputs, and whether it accepts larger indices than the example's, which takes a run for each.
+
+    Args:
+        tracer: records the model.
+        trace: the run on the example.
+        example: the inputs of the recipe.
+    """
+    uses = [*uses_of(trace)]
+    for index, (tensor, use) in enumerate(zip(example, uses, strict=False)):
+        if use.rows is not None and use.vocabulary is None and int(tensor.max()) + 1 == use.rows:
+            larger = tensor.flatten().clone()
+            larger[-1] = use.rows
+            grown = tracer.trace([*example[:index], larger.view(tensor.shape), *example[index + 1 :]])
+            uses[index] = replace(use, grows=grown.is_accepted)
+    return tuple(uses)
 
 
 def _is_telling(operator: Operator) -> bool:

@@ -1,4 +1,4 @@
-"""What a run of a model decides in Python by the sizes and the values of its tensors, and how it uses its inputs.
+"""What a run of a model decides in Python by the sizes and the values of its tensors.
 
 The exporters freeze such decisions: the file contains the side that the example takes. They are read from traces, which are
 recorded in eager mode, on any input and without an exporter. So both exporters get the same probes, static sizes and attributes
@@ -10,10 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
-
-from onnx_ci.pipeline.domains.uses import InputUse, uses_of
-from onnx_ci.pipeline.trace.recorder import Tracer
 from onnx_ci.pipeline.trace.trace import NOWHERE, Comparison, Decision, FunctionCall, Place, Trace, refs_in
 
 
@@ -54,21 +50,3 @@ def _together(comparisons: Mapping[int, Comparison], trace: Trace, values: Itera
     of_values = [comparisons[memory] for memory in memories if memory in comparisons]
     gaps = dict.fromkeys(gap for each in of_values for gap in each.gaps)
     return Comparison(tuple(gaps)[:_MAX_GAPS], sum(each.total for each in of_values)) if of_values else None
-
-
-def uses_of_inputs(tracer: Tracer, trace: Trace, example: Sequence[torch.Tensor]) -> tuple[InputUse, ...]:
-    """How a model uses its inputs.
-
-    Args:
-        tracer: records the model.
-        trace: the run on the example.
-        example: the inputs of the recipe.
-    """
-    uses = [*uses_of(trace)]
-    for index, (tensor, use) in enumerate(zip(example, uses, strict=False)):
-        if use.rows is not None and use.vocabulary is None and int(tensor.max()) + 1 == use.rows:
-            larger = tensor.flatten().clone()
-            larger[-1] = use.rows
-            grown = tracer.trace([*example[:index], larger.view(tensor.shape), *example[index + 1 :]])
-            uses[index] = replace(use, grows=grown.is_accepted)
-    return tuple(uses)

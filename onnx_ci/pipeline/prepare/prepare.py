@@ -23,9 +23,10 @@ from onnx_ci.matrix.plan import CellTask
 from onnx_ci.onnx_model.saved_inputs import ExpectedInput, find_inputs, read_inputs
 from onnx_ci.pipeline.domains.axes import DeclaredAxes, declared_axes, dynamic_shapes_tree
 from onnx_ci.pipeline.domains.input_domains import InputDomains
+from onnx_ci.pipeline.domains.uses import uses_of_inputs
 from onnx_ci.pipeline.inputs.branches import Branches, BranchFinder, UntakenBranch
 from onnx_ci.pipeline.inputs.call_probes import call_probes
-from onnx_ci.pipeline.inputs.decisions import observed, uses_of_inputs
+from onnx_ci.pipeline.inputs.decisions import observed
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, ModelProber, Probe, Probes, RandomProber
 from onnx_ci.pipeline.inputs.sequences import Sequences
 from onnx_ci.pipeline.inputs.special_values import Variation, constants_of, variations

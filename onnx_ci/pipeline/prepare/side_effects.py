@@ -162,7 +162,7 @@ def _after(fresh: Call, others: Sequence[torch.Tensor]) -> Outputs:
 
 
 def _other_inputs(copies: Copies, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor] | None:
-    """Random inputs like the example's; ``None`` if there are no others, or the model rejects them on the CPU."""
+    """Random inputs of the example's shapes and types; ``None`` if they equal it, or the model rejects them on the CPU."""
     others = [random_like(tensor) for tensor in inputs]
     try:
         copies.try_on_cpu(others)

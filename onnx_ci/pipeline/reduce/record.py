@@ -95,7 +95,7 @@ class _NoSizeError(Exception):
 
 
 class Numbers(NamedTuple):
-    """What a program needs of the numbers of a tensor, of which NaN and infinity do not count; 0 if there are no others."""
+    """The range and the spread of the finite numbers of a tensor; all 0 if it has none."""
 
     low: float = 0.0
     high: float = 0.0

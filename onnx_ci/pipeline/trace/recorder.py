@@ -13,7 +13,6 @@ import contextlib
 import math
 import sys
 from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
-from dataclasses import replace
 from typing import Any, Self
 
 import torch
@@ -43,6 +42,7 @@ from onnx_ci.pipeline.trace.trace import (
     Value,
     is_in_place,
     is_random,
+    mapped,
     refs_in,
 )
 from onnx_ci.pipeline.trace.tracked_numbers import plain_number, reporting_to, tracked, tracked_conversions
@@ -168,14 +168,14 @@ class Recorder:
         self.trace.outputs = tuple(self._positions.get(tensor) for tensor in tensor_leaves(result))
 
     def _note(self, event: Event) -> None:
-        if self._has_room():
+        if self._has_room:
             self._events.append(event)
+        if not self._has_room:
+            self.trace.is_complete = False
 
+    @property
     def _has_room(self) -> bool:
-        """Whether the trace takes more events; if not, it is no longer complete."""
-        has_room = len(self._events) < MOST_EVENTS
-        self.trace.is_complete = self.trace.is_complete and has_room
-        return has_room
+        return len(self._events) < MOST_EVENTS
 
     @contextlib.contextmanager
     def _own_work(self) -> Iterator[None]:
@@ -223,17 +223,14 @@ class Recorder:
 
     def _described(self, value: Any) -> Any:
         """Arguments or results with each tensor as a reference, and each tracked number as a plain one."""
-        if isinstance(value, torch.Tensor):
-            return Ref(self._position(value))
-        if value is None or type(value) in (int, bool, float):
-            return value
-        if isinstance(value, (tuple, list)):
-            return (list if type(value) is list else tuple)(map(self._described, value))
-        if isinstance(value, dict):
-            return {key: self._described(each) for key, each in value.items()}
-        if isinstance(value, slice):
-            return slice(*map(self._described, (value.start, value.stop, value.step)))
-        return value if (number := plain_number(value)) is None else number
+        return mapped(value, self._described_leaf)
+
+    def _described_leaf(self, leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return Ref(self._position(leaf))
+        if isinstance(leaf, (tuple, list)):  # one with names
+            return tuple(map(self._described, leaf))
+        return leaf if (number := plain_number(leaf)) is None else number
 
     def _described_arguments(self, args: Any, kwargs: Any) -> tuple[Any, Any, Place] | None:
         """What a call gets and where it is, before it writes to anything; ``None`` if a tensor cannot be described."""
@@ -245,7 +242,7 @@ class Recorder:
 
     def operator(self, call: OperatorCall) -> Any:
         """Call an operator, and record it."""
-        if self._is_paused or not self._has_room():
+        if self._is_paused or not self._has_room:
             return call.run()
         arguments = self._described_arguments(call.args, call.kwargs)
         result = call.run()
@@ -260,14 +257,14 @@ class Recorder:
                 self.trace.elements += tensor.numel()
             if arguments is not None:
                 args, kwargs, place = arguments
-                self._note(Operator(replace(call, args=args, kwargs=kwargs), tuple(results), written, place))
+                self._note(Operator(OperatorCall(call.operator, args, kwargs), tuple(results), written, place))
         return result
 
     def higher_order(self, call: OperatorCall) -> None:
         """Record an operator that takes functions; the operators that these call follow."""
         if not self._is_paused and (arguments := self._described_arguments(call.args, call.kwargs)) is not None:
             args, kwargs, place = arguments
-            self._note(Operator(replace(call, args=args, kwargs=kwargs), (), place=place))
+            self._note(Operator(OperatorCall(call.operator, args, kwargs), (), place=place))
 
     def _overwritten(self, tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
         """New values for tensors that were written to, and for the others in the same memory."""
@@ -284,23 +281,23 @@ class Recorder:
 
     def function(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         """Call a function of torch, or do what is answered, and record it if it makes tensors or writes to one."""
-        if self._is_paused or not self._has_room():
+        if self._is_paused or not self._has_room:
             return func(*args, **kwargs)
         if self._answers is None or name in _WITHOUT_ANSWERS:
             return self._called(func, name, args, kwargs)
         is_written = bool(args) and isinstance(args[0], torch.Tensor) and is_in_place(name)
-        function = torch.overrides.resolve_name(func) or name
-        if is_written and not self._answered(Kind.WRITE, True, function):
+        function, place = torch.overrides.resolve_name(func) or name, self._places.now()
+        if is_written and not self._answered(Kind.WRITE, True, place, function):
             return None if name == "__setitem__" else args[0]
         numbers = numbers_in((args, kwargs))
-        if numbers and (others := self._answered(Kind.ARGUMENTS, numbers, function)) is not numbers:
+        if numbers and (others := self._answered(Kind.ARGUMENTS, numbers, place, function)) is not numbers:
             args, kwargs = with_numbers((args, kwargs), others)
         result = self._called(func, name, args, kwargs)
         if isinstance(result, torch.Tensor):
             is_constant = not is_random(name) and not tensor_leaves((args, kwargs))
-            return self._answered(Kind.CONSTANT, result, function) if is_constant else result
+            return self._answered(Kind.CONSTANT, result, place, function) if is_constant else result
         if type(result) in (tuple, list) and result and all(isinstance(each, torch.Tensor) for each in result):
-            return result[: self._answered(Kind.COUNT, len(result), function)]
+            return result[: self._answered(Kind.COUNT, len(result), place, function)]
         return result
 
     def _called(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
@@ -320,25 +317,27 @@ class Recorder:
                 self._note(FunctionCall(func, described, described_keywords, self._described(result), comparison, place))
         return result
 
-    def _answered(self, kind: Kind, value: Any, function: str = "") -> Any:
+    def _answered(self, kind: Kind, value: Any, place: Place, function: str = "") -> Any:
         """What the code gets in place of a value."""
-        return value if self._answers is None else self._answers(Received(kind, value, function, self._places.now()))
+        return value if self._answers is None else self._answers(Received(kind, value, function, place))
 
     def tested(self, outcome: bool, args: Sequence[Any]) -> bool:
         """Record what a test of tensors has just decided."""
-        outcome = self._answered(Kind.DECISION, outcome)
+        place = self._places.now()
+        outcome = self._answered(Kind.DECISION, outcome, place)
         with self._own_work():
             tested = tuple(each for each in refs_in(self._described(args)) if self._values[each].dtype is torch.bool)
             comparison = _comparison("", args)
             if len(args) == 1 and not tested:  # of one number, whether it is zero
                 comparison = comparison._replace(gaps=(comparison.total,))
-            self._note(Decision(outcome, comparison, tested, place=self._places.now()))
+            self._note(Decision(outcome, comparison, tested, place=place))
         return outcome
 
     def compared(self, outcome: bool, gap: float, total: float, *, by_sizes: bool) -> bool:
         """Record what a tracked number has just decided."""
-        outcome, comparison = self._answered(Kind.DECISION, outcome), Comparison((_finite(gap),), _finite(total))
-        self._note(Decision(outcome, comparison, by_sizes=by_sizes, place=self._places.now()))
+        place, comparison = self._places.now(), Comparison((_finite(gap),), _finite(total))
+        outcome = self._answered(Kind.DECISION, outcome, place)
+        self._note(Decision(outcome, comparison, by_sizes=by_sizes, place=place))
         return outcome
 
     def converted(self, value: Any, function: str) -> Any:
@@ -347,12 +346,15 @@ class Recorder:
         if place.frames and not place.is_in_torch:
             namespace = self._places.namespaces[place]
             self.converting[id(namespace)] = namespace
-        return self.read(value, function)
+        return self._read_at(place, value, function)
 
     def read(self, value: Any, function: str) -> Any:
         """Record a number that Python reads."""
-        value = self._answered(Kind.NUMBER, value, function)
-        self._note(NumberRead(value, function, self._places.now()))
+        return self._read_at(self._places.now(), value, function)
+
+    def _read_at(self, place: Place, value: Any, function: str) -> Any:
+        value = self._answered(Kind.NUMBER, value, place, function)
+        self._note(NumberRead(value, function, place))
         return value
 
     def attribute_set(self, module: torch.nn.Module, name: str) -> None:

@@ -272,11 +272,6 @@ def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
 
 def refs_in(arguments: Any) -> Iterator[int]:
     """The values among nested arguments, in order."""
-    if isinstance(arguments, Ref):
-        yield arguments.value
-    elif isinstance(arguments, (tuple, list)):
-        for each in arguments:
-            yield from refs_in(each)
-    elif isinstance(arguments, dict):
-        for each in arguments.values():
-            yield from refs_in(each)
+    leaves: list[Any] = []
+    mapped(arguments, leaves.append)
+    return (leaf.value for leaf in leaves if isinstance(leaf, Ref))

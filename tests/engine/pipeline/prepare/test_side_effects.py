@@ -194,7 +194,7 @@ def test_a_model_may_keep_what_it_computes_anew_for_another_size():
     assert "impure-model" not in rules(result) + notes(result)
 
 
-# --- the line of what is no state of a module -------------------------------------------------------------------------
+# --- state outside of modules -----------------------------------------------------------------------------------------
 
 
 class Holder:

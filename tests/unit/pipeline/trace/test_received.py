@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from toolbox.cells import Function
 
 from onnx_ci.pipeline.model.call import Call
 from onnx_ci.pipeline.model.running import run_tree
@@ -47,15 +48,6 @@ def test_numbers_are_exchanged_where_they_are():
     arguments = ((X, [1, True], slice(2, None)), {"scale": 0.5, "name": "same"})
     assert numbers_in(arguments) == (1, 2, 0.5)
     assert with_numbers(arguments, (4, 5, 6.0)) == ((X, [4, True], slice(5, None)), {"scale": 6.0, "name": "same"})
-
-
-class Function(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 def kept(tensor, role):
