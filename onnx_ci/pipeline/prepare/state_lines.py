@@ -40,16 +40,16 @@ def first_difference(trace: Trace, other: Trace) -> SourceLine | None:
 
 
 def _without_tensors(event: Event) -> object:
-    """What an event is, apart from the values of tensors."""
+    """What an event is, apart from the values of tensors. Numbers are texts, in which NaN equals itself."""
     match event:
         case Operator(call=call):
             return call.operator
         case FunctionCall(function=function, args=args, kwargs=kwargs):
-            return function, numbers_in((args, kwargs))
+            return function, repr(numbers_in((args, kwargs)))
         case Decision(outcome=outcome):
             return outcome
         case NumberRead(value=value, function=function):
-            return function, value
+            return function, repr(value)
         case AttributeSet(module=module, name=name):
             return module, name
 

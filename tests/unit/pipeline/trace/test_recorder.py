@@ -214,6 +214,19 @@ def test_the_first_line_that_differs_between_two_runs_has_what_no_operator_shows
     assert line.endswith(comment) or (comment == "# runs later only" and line == "return x + 1")
 
 
+def test_a_number_that_is_nan_in_both_runs_is_no_difference():
+    counter = Counter()
+
+    def model(x):
+        x = x + torch.tensor(float("nan")).item()  # NaN each time
+        x = x.clamp(float("nan"))  # NaN, too
+        counter.calls += 1
+        return x * counter.calls  # another number
+
+    first, second = (recorded(model, torch.ones(3)) for _ in range(2))
+    assert first_difference(first, second).text.endswith("# another number")
+
+
 class Stateful(torch.nn.Module):
     def __init__(self):
         super().__init__()
