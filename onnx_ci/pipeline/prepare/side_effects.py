@@ -115,10 +115,8 @@ def find_side_effects(copies: Copies, tracer: Tracer, example: Probe, *, trainin
         return _explained(copies, tracer, example, others, training=training)
     changed = describe_changes(again.model, copies.pristine.model)
     findings = [*_overwrites(given, copies.pristine)] if not changed else [_changed(changed)]
-    can_share = others is not None and not changed
-    trace_of_example = None if tracer.must_repeat else trace
-    findings = [] if training else findings
-    return SideEffects(findings=findings, changed=changed, can_share=can_share, trace=trace_of_example)
+    can_share, usable = others is not None and not changed, None if tracer.must_repeat else trace
+    return SideEffects(findings=() if training else findings, changed=changed, can_share=can_share, trace=usable)
 
 
 def _explained(

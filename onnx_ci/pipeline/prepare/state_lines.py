@@ -31,11 +31,14 @@ def first_difference(trace: Trace, other: Trace) -> SourceLine | None:
     """The first line that does something else in another run on the same inputs.
 
     It calls another function, gives it other numbers, reads another number, or decides otherwise: it is where the code uses
-    what changes between runs, such as a clock, a number drawn by ``random``, or the state of a plain object.
+    what changes between runs, such as a clock, a number drawn by ``random``, or the state of a plain object. Of two lines, the
+    one counts that only one of the runs comes to.
     """
+    places = {event.place for event in trace.events}
     for event, another in itertools.zip_longest(trace.events, other.events):
         if event is None or another is None or _without_tensors(event) != _without_tensors(another):
-            return (event or another).place.source
+            is_new = another is not None and another.place not in places
+            return (another if is_new or event is None else event).place.source
     return None
 
 
