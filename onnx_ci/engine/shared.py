@@ -12,6 +12,16 @@ from onnx_ci.pipeline.prepare.prepare import Prepared, Weights, prepare
 from onnx_ci.processes.capture import timed
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Shipped:
+    """What files after some passes are compared with, and what that was computed from."""
+
+    prepared: Prepared
+    passes: int
+    """After how many of the recipe's passes."""
+    reference: ShippedReference
+
+
 @dataclass
 class Shared:
     """What the cells of one recipe and device share, each computed when a cell needs it first.
@@ -23,8 +33,7 @@ class Shared:
     _group: tuple[str, str] | None = None
     """The recipe and device."""
     _prepared: dict[Weights, Prepared | PrepareError | SkippedByRecipeError] = field(default_factory=dict)
-    _shipped: list[tuple[Prepared, int, ShippedReference]] = field(default_factory=list)
-    """What files are compared with, behind the recipe and the number of its passes from which each is computed."""
+    _shipped: list[_Shipped] = field(default_factory=list)
 
     def close(self) -> None:
         """Free the models, and restore the global state that building them has changed."""
@@ -71,10 +80,10 @@ class Shared:
             prepared: the recipe that the file is an export of.
             timings: the seconds are added to it, if rounding has to be simulated.
         """
-        for computed_from, passes, shipped_reference in self._shipped:
-            if computed_from is prepared and passes == len(task.passes):
-                return shipped_reference
+        for shipped in self._shipped:
+            if shipped.prepared is prepared and shipped.passes == len(task.passes):
+                return shipped.reference
         with timed("rounding", timings) if task.is_lossy else contextlib.nullcontext():
-            shipped_reference = ShippedReference.of(prepared.model, prepared.probes, task.passes, task.drift_limit)
-        self._shipped.append((prepared, len(task.passes), shipped_reference))
-        return shipped_reference
+            reference = ShippedReference.of(prepared.model, prepared.probes, task.passes, task.drift_limit)
+        self._shipped.append(_Shipped(prepared=prepared, passes=len(task.passes), reference=reference))
+        return reference
