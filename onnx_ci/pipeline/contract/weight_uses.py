@@ -80,13 +80,14 @@ def likely_norms(model: torch.nn.Module) -> Iterator[FoldedNorm]:
     If a tensor equals a weight with one of them folded in, no run of the model is needed to explain it. Such runs would take a
     third of the time of ResNet-18 at nine opsets.
     """
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    parameters = dict(model.named_parameters())  # a script refuses get_parameter
+    names = {id(parameter): name for name, parameter in parameters.items()}
     layers: dict[int, tuple[str, str | None]] = {}
     for module in model.modules():
         weight, bias = (names.get(id(getattr(module, attribute, None))) for attribute in ("weight", "bias"))
         if not isinstance(module, torch.nn.modules.batchnorm._BatchNorm):  # the base of all of them has no public name
             if weight is not None:
-                channels = model.get_parameter(weight).shape[:2] if bias is None else model.get_parameter(bias).shape
+                channels = parameters[weight].shape[:2] if bias is None else parameters[bias].shape
                 layers |= dict.fromkeys(channels, (weight, bias))
         elif module.num_features in layers and not module.training:
             mean, var = module.running_mean, module.running_var

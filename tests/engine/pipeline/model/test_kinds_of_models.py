@@ -124,6 +124,67 @@ def scripted_inside():
     return Outer(torch.jit.script(Net()))
 
 
+class Normed(nn.Module):
+    """A layer whose BatchNorm is folded into its weight in the file."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.Conv1d(4, 4, 1, bias=False), nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        return self.norm(self.layer(x.unsqueeze(-1))).squeeze(-1)
+
+
+class Either(nn.Module):
+    def __init__(self, part):
+        super().__init__()
+        self.low, self.high = part(), part()
+
+    def forward(self, x):
+        if bool(x.mean() > 0):
+            return self.high(x)
+        else:  # noqa: RET505 scripts return on each side
+            return self.low(x)
+
+
+def traced_part():
+    return torch.jit.trace(Normed().eval(), example())
+
+
+def scripted_part():
+    return torch.jit.script(Normed().eval())
+
+
+@kind(dynamo=NO_SCRIPTS)
+def script_of_traced():
+    return torch.jit.script(Either(traced_part).eval())
+
+
+@kind(dynamo=NO_SCRIPTS)
+def script_of_scripted():
+    return torch.jit.script(Either(scripted_part).eval())
+
+
+@kind(dynamo=NO_SCRIPTS)
+def script_of_a_list():
+    return torch.jit.script(nn.Sequential(traced_part(), scripted_part(), Normed()).eval())
+
+
+@kind(dynamo=NO_SCRIPTS)
+def trace_of_a_script_of_traced():
+    return torch.jit.trace(nn.Sequential(torch.jit.script(Either(traced_part).eval()), Normed()).eval(), example())
+
+
+@kind(torchscript=NOT_TRACED, dynamo="SpecViolationError")
+def list_of_traced_and_scripted():
+    return nn.Sequential(traced_part(), scripted_part(), Normed())
+
+
+@kind(dynamo="object has no attribute 'training'")
+def frozen_script_of_traced():
+    return torch.jit.freeze(torch.jit.script(Either(traced_part).eval()))
+
+
 @kind(remark="of the class ScriptFunction")
 def scripted_function():
     def double(x):
