@@ -52,9 +52,10 @@ class ChannelNoise:
 
 
 def largest_of_channels(tensor: torch.Tensor, axis: int) -> torch.Tensor:
-    """The largest finite absolute value of each slice along ``axis``, in float64."""
+    """The largest finite absolute value of each slice along ``axis``, in float64; 0 of one that is empty."""
     values = tensor.double().abs().movedim(axis, 0).flatten(1)
-    return torch.where(torch.isfinite(values), values, 0.0).amax(1)
+    finite = torch.where(torch.isfinite(values), values, 0.0)
+    return finite.amax(1) if finite.shape[1] else finite.sum(1)
 
 
 def channel_noise(own: torch.Tensor, spread: torch.Tensor, noise: float) -> ChannelNoise | None:

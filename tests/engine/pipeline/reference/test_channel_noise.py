@@ -112,3 +112,39 @@ def test_a_channel_whose_rounding_shows_in_few_elements_has_the_noise_of_the_who
     spread[:, 0] = 1e-4
     spread[:3, 1] = 1e-9
     assert channel_noise(own, spread, 1e-4).noise.tolist() == pytest.approx([1e-4, 1e-4])
+
+
+class Kept(torch.nn.Module):
+    """The boxes, in pixels, of those anchors whose scores are high, beside these: there can be none."""
+
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def forward(self, boxes, scores):
+        kept = scores > 0.25
+        if torch.onnx.is_in_onnx_export():
+            scores = scores + self.error
+        return torch.cat([boxes[kept], scores[kept, None]], 1)
+
+
+@pytest.mark.parametrize("exporter", ["torchscript", pytest.param("dynamo", marks=pytest.mark.slow)])
+def test_an_output_without_rows_has_channels_too(exporter):
+    recipe = onnx_ci.recipe(
+        input_names=["boxes", "scores"],
+        output_names=["found"],
+        dynamic_axes={"boxes": {0: "anchors"}, "scores": {0: "anchors"}, "found": {0: "found"}},
+        inputs={"scores": onnx_ci.floats(0, 1)},
+    )
+
+    def judged(error):
+        def keep():
+            generator = torch.Generator().manual_seed(1)
+            return Kept(error), (torch.rand(40, 4, generator=generator) * 600, torch.rand(40, generator=generator))
+
+        return run_one(recipe(keep), opsets="18", exporters=exporter)
+
+    right, wrong = judged(0.0), judged(0.01)
+    assert (right.status, rules(right)) == (Status.PASSED, [])
+    assert any(each.probe == "floats zero" for each in right.outputs)
+    assert rules(wrong) == ["numeric-drift"]
