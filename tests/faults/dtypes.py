@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from faults.fault import X, fault
+from faults.fault import ROWS, X, fault, matrix
 
 
 def integers() -> tuple[torch.Tensor]:
@@ -26,7 +26,37 @@ def truths() -> tuple[torch.Tensor]:
     return (torch.tensor([True, False, True]),)
 
 
+def normalized(x, eps):
+    return (x - x.mean(-1, keepdim=True)) * (x.var(-1, unbiased=False, keepdim=True) + eps).rsqrt()
+
+
+def eps_of_type(x):
+    return normalized(x, 1e-5 if x.dtype == torch.float32 else 1e-3)
+
+
+def eps_of_another_type(x):
+    """In the file, the number of the other type, as when another copy of the model is exported."""
+    return normalized(x, 1e-3) if torch.onnx.is_in_onnx_export() else eps_of_type(x)
+
+
+def limit_of_type(x):
+    return (x.abs() + torch.finfo(x.dtype).eps).log()
+
+
+def limit_of_another_type(x):
+    return (x.abs() + 1e-9).log() if torch.onnx.is_in_onnx_export() else limit_of_type(x)
+
+
+def mostly_zero() -> tuple[torch.Tensor]:
+    return (torch.tensor([[0.0, 1.0, 0.0, -2.0], [3.0, 0.0, 0.0, 0.5]]),)
+
+
 FAULTS = [
+    # The model decides by its data type, and the reference has another one.
+    fault("decided_by_type", "numeric-drift", eps_of_another_type, eps_of_type, matrix, **ROWS),
+    fault("decided_by_type_with_dynamo", "numeric-drift", eps_of_another_type, eps_of_type, matrix, opset=18, **ROWS),
+    # It has the limits of its data type.
+    fault("limit_of_type", "numeric-drift", limit_of_another_type, limit_of_type, mostly_zero, **X),
     # A single double that is divided by a Python number comes out as float32.
     fault("quotient_of_a_double", "dtype-mismatch", lambda x: x.sum() / 4, lambda x: (x / 4).sum(), doubles, **X),
     # alpha is written as float32 into a graph of doubles.

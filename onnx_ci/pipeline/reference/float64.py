@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -41,12 +42,14 @@ def run_in_float64(
     """
     tensors = _tensors_of(copies.pristine)
     device_type = next((tensor.device.type for tensor in tensors), "cpu")
-    mode, autocast = _KeepFloat64(coarsest_eps(copies.pristine)), _WatchAutocast(device_type)
     default_dtype = torch.get_default_dtype()
+    own_type = max((t.dtype for t in tensors if has_noise(t)), key=lambda each: torch.finfo(each).eps, default=default_dtype)
+    mode, questions = _KeepFloat64(coarsest_eps(copies.pristine)), _Questions(device_type, own_type)
     try:
         with copies.in_float64(inputs) as call:  # before the default type changes: it may rebuild the model
             torch.set_default_dtype(torch.float64)
-            with force_eager(), autocast, mode, within(call), decisions.replayed() if decisions else contextlib.nullcontext():
+            replayed = decisions.replayed() if decisions else contextlib.nullcontext()
+            with force_eager(), questions, _classes_as_of(own_type), mode, within(call), replayed:
                 outputs = run(call)
             exact: Outputs | None = outputs if same_shapes(outputs, own) else None
     except Exception:  # the model, and converting it to another type, can raise anything
@@ -57,7 +60,7 @@ def run_in_float64(
     pairs = [(a, b) for a, b in zip(exact or (), own, strict=False) if has_noise(b)]
     if (exact is None or any(bool((a.isnan() & ~b.isnan()).any()) for a, b in pairs)) and copies.convert_at_once():
         return run_in_float64(copies, own, inputs, within, decisions)
-    return exact, max(mode.coarser, autocast.coarser)
+    return exact, max(mode.coarser, questions.coarser)
 
 
 def run_within(
@@ -98,36 +101,65 @@ class _KeepFloat64(Intervention):
 
     def run(self, call: OperatorCall) -> Any:
         """Run an operator with float64 as its data type, which is a separate argument, never nested."""
+        if call.args and all(isinstance(each, torch.dtype) for each in call.args):  # such as promote_types, which is a question
+            return call.run()
         kwargs = {name: self._widened(value) for name, value in call.kwargs.items()}
-        return call.operator(*map(self._widened, call.args), **kwargs)
+        result = call.operator(*map(self._widened, call.args), **kwargs)
+        if call.operator is torch.ops.aten.lift_fresh.default:  # what torch.tensor makes, of a type that no operator gets
+            return result.to(self._widened(result.dtype))
+        if isinstance(result, torch.Tensor) and result.dtype in (torch.float16, torch.bfloat16):
+            eps = torch.finfo(result.dtype).eps
+            self.coarser = max(self.coarser, eps if eps > self._coarsest else 0.0)
+        return result
 
     def _widened(self, value: Any) -> Any:
         if not isinstance(value, torch.dtype) or not value.is_floating_point:
             return value
-        eps = torch.finfo(value).eps
-        if eps <= self._coarsest:
-            return torch.float64
-        if value in (torch.float16, torch.bfloat16):
-            self.coarser = max(self.coarser, eps)
-        return value
+        return torch.float64 if torch.finfo(value).eps <= self._coarsest else value
 
 
-class _WatchAutocast(TorchFunctionMode):
-    """Notes the half-precision type to which ``torch.autocast`` casts. It leaves float64 as it is, so no operator shows it.
+class _Questions(TorchFunctionMode):
+    """Answers what code asks about types as in the model's own run, where each float64 tensor is of the model's own type.
 
-    Where an :class:`Intervention` is asked, autocast has done its part, and torch says that it is not enabled.
+    ``x.dtype == torch.float32``, ``torch.finfo(x.dtype).eps`` and the like decide as they do there. Of a tensor that the model
+    itself converts to a finer type than its own, the answer is the same as of all others.
+
+    It also notes the half-precision type to which ``torch.autocast`` casts. That leaves float64 as it is, so no operator shows
+    it: where an :class:`Intervention` is asked, autocast has done its part, and torch says that it is not enabled.
     """
 
-    def __init__(self, device_type: str) -> None:
+    def __init__(self, device_type: str, own_type: torch.dtype) -> None:
         super().__init__()
-        self._device_type = device_type
+        self._device_type, self._own_type, self._own_class = device_type, own_type, _class_name(own_type)
         self.coarser = 0.0
         """The machine epsilon of that type; 0 if the model does not use autocast where it runs."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if torch.is_autocast_enabled(self._device_type):
             self.coarser = max(self.coarser, torch.finfo(torch.get_autocast_dtype(self._device_type)).eps)
-        return func(*args, **(kwargs or {}))
+        answer = func(*args, **(kwargs or {}))
+        is_type = answer is torch.float64 or (isinstance(answer, str) and answer.endswith("DoubleTensor"))
+        if not is_type or sys._getframe(1).f_globals.get("__name__", "").startswith("onnx_ci."):
+            return answer
+        return self._own_type if answer is torch.float64 else answer.replace("DoubleTensor", self._own_class)
+
+
+def _class_name(dtype: torch.dtype) -> str:
+    return torch.empty(0, dtype=dtype).type().removeprefix("torch.")
+
+
+@contextlib.contextmanager
+def _classes_as_of(own_type: torch.dtype) -> Iterator[None]:
+    """Let ``isinstance(x, torch.FloatTensor)`` be true of a float64 tensor if that is the class of the model's own type."""
+    names = "DoubleTensor", _class_name(own_type)
+    classes = [getattr(torch, name) for name in names]
+    for name, other in zip(names, reversed(classes), strict=True):
+        setattr(torch, name, other)
+    try:
+        yield
+    finally:
+        for name, own in zip(names, classes, strict=True):
+            setattr(torch, name, own)
 
 
 def coarsest_eps(call: Call) -> float:

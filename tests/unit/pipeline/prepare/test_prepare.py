@@ -101,6 +101,63 @@ def test_a_branch_of_torch_cond_runs_in_float64_with_its_casts():
     assert torch.equal(reference.exact[0], x.double() / 3)
 
 
+ANSWERS = {torch.float64: 0.5, torch.float32: 1.0, torch.bfloat16: 2.0, torch.float16: 3.0}
+OWN = {torch.float32: "Float", torch.bfloat16: "BFloat16", torch.float16: "Half"}
+QUESTIONS = {
+    "of a tensor": lambda layer, x: ANSWERS[x.dtype],
+    "of a weight": lambda layer, x: ANSWERS[layer.weight.dtype],
+    "of all parameters": lambda layer, x: ANSWERS[next(layer.parameters()).dtype],
+    "not float64": lambda layer, x: 1.0 if x.dtype != torch.float64 else 2.0,
+    "of two tensors": lambda layer, x: ANSWERS[torch.result_type(x, layer.weight)],
+    "to which types are promoted": lambda layer, x: ANSWERS[torch.promote_types(x.dtype, torch.float16)],
+    "limits": lambda layer, x: torch.finfo(x.dtype).eps,
+    "bits": lambda layer, x: torch.finfo(x.dtype).bits,
+    "bytes": lambda layer, x: x.dtype.itemsize,
+    "text": lambda layer, x: 1.0 if str(x.dtype) == "torch.float64" else 2.0,
+    "class": lambda layer, x: next(value for dtype, value in ANSWERS.items() if isinstance(x, class_of(dtype))),
+    "name of the class": lambda layer, x: 1.0 if x.type() == "torch.DoubleTensor" else 2.0,
+    "integers are none": lambda layer, x: 1.0 if x.long().dtype == torch.int64 else 2.0,
+    "in torch": lambda layer, x: torch.distributions.Bernoulli(probs=torch.ones_like(x)).logits,
+    "a constant": lambda layer, x: torch.tensor([[0.75, 1.0, 2.0]], dtype=x.dtype) @ x.T,
+    "a constant of a fixed type": lambda layer, x: torch.tensor([[0.75, 1.0, 2.0]], dtype=layer.weight.dtype) @ x.T,
+    "a type for casts": lambda layer, x: x.double().to(x.dtype).type(x.type()).type_as(layer.weight),
+}
+
+
+def class_of(dtype):
+    return getattr(torch, f"{OWN.get(dtype, 'Double')}Tensor")
+
+
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
+@pytest.mark.parametrize("own", OWN)
+def test_what_is_asked_about_types_is_answered_in_float64_as_in_the_own_type(own, question):
+    layer = torch.nn.Linear(3, 3)
+
+    class Asking(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            return self.layer(x).mean() + question(self.layer, x)
+
+    x = torch.tensor([[0.25, 1.5, 2.0]] * 3)
+    reference = make(Asking().to(own), (x.to(own),)).probes.example.reference
+    assert reference.method == "float64"
+    assert reference.noise[0] <= 8 * torch.finfo(own).eps * reference.own[0].abs().max()
+
+
+def test_classes_of_tensors_are_what_they_were():
+    before = torch.FloatTensor
+    make(Net(lambda x: x + 1), (torch.ones(2),))
+    assert torch.FloatTensor is before
+
+
+def test_a_type_that_is_only_named_is_no_cast():
+    reference = make(Net(lambda x: x * 3 if torch.can_cast(x.dtype, torch.float16) else x), (torch.ones(3),)).probes.example
+    assert reference.reference.eps == torch.finfo(torch.float32).eps
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_noise_is_measured_in_the_models_own_type(dtype):
     x = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
@@ -110,7 +167,7 @@ def test_noise_is_measured_in_the_models_own_type(dtype):
 
 
 def only_float32(x):
-    if x.dtype != torch.float32:
+    if x.element_size() != 4:
         raise TypeError("float32 only")
     return x.cumsum(0)
 
