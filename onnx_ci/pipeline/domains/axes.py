@@ -26,7 +26,7 @@ from onnx_ci.collection.axis_sizes import (
 )
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.errors import RecipeError, did_you_mean
-from onnx_ci.pipeline.model.call import Call, PrepareError, bound_arguments, recipe_error
+from onnx_ci.pipeline.model.call import Call, PrepareError, bound_arguments, extra_names, recipe_error
 from onnx_ci.pipeline.model.containers import children_of, keys_of, named_leaves
 from onnx_ci.pipeline.model.module import signature_of
 from onnx_ci.pipeline.model.tensors import Outputs
@@ -156,6 +156,8 @@ def declared_axes(recipe: Recipe, call: Call, inputs: Sequence[torch.Tensor], ou
     ranks |= {name: tensor.dim() for name, tensor in zip(recipe.output_names, outputs, strict=False)}
     labels, dims = _axes_from_shapes(recipe, call) if recipe.dynamic_shapes is not None else (recipe.dynamic_axes, {})
     for name, by_axis in labels.items():
+        if name in recipe.input_names[len(inputs) :] and (extra := extra_names(call, recipe.input_names)) is not None:
+            raise PrepareError(extra)
         if name not in ranks:
             message = f"dynamic_axes names {name!r}, which is neither in input_names nor in output_names"
             raise PrepareError(finding("unknown-axis", message + did_you_mean(name, ranks)))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -13,9 +14,13 @@ from onnx_ci.pipeline.export.handling import Handling, call_torch
 from onnx_ci.pipeline.export.protocol import ExportRequest
 from onnx_ci.pipeline.export.repeated_work import done_once, read_torchlib
 from onnx_ci.pipeline.inputs.branches import UntakenBranch
+from onnx_ci.pipeline.model.call import bound_arguments
 from onnx_ci.pipeline.model.containers import Container
 from onnx_ci.pipeline.model.module import signature_of
+from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.processes.capture import Notice
+from onnx_ci.results.records import Finding, Severity
+from onnx_ci.results.rules import finding
 
 
 class DynamoExporter(Handling):
@@ -58,6 +63,31 @@ class DynamoExporter(Handling):
         """
         return [branch for branch in branches if branch.by_sizes and not branch.condition.is_call]
 
+    def remarks(self, model: RecipeModel) -> Iterator[Finding]:
+        """A warning if torch.onnx.export, called as declared, passes arguments to other parameters.
+
+        To convert ``dynamic_axes``, it passes all arguments by position (torch 2.13), also those after one that is left out.
+        """
+        call, signature = model.pristine, signature_of(model.pristine.model)
+        if signature is None or not (call.kwargs and model.recipe.dynamic_axes):
+            return
+        arguments = bound_arguments(call)
+        places = [each.name for each in signature.parameters.values() if each.kind in _BY_POSITION]
+        pairs = itertools.zip_longest(arguments, places[: len(arguments)])
+        moved = next(((name, place) for name, place in pairs if name != place), None)
+        if moved is None or any(signature.parameters[name].kind in _VARIADIC for name in arguments):
+            return
+        name, place = moved
+        instead = f"{name!r} as {place!r}, and writes another file" if place else f"which forward does not take for {name!r}"
+        shapes = dict(zip(arguments, model.signature.dynamic_shapes or (), strict=False))
+        yield finding(
+            "export-warning",
+            f"with dynamic_axes and kwargs, torch.onnx.export(dynamo=True) passes arguments by position, {instead}: this file "
+            "was exported with dynamic_shapes",
+            remedy=f"Where you export, and in the recipe, declare dynamic_shapes={shapes!r} in place of dynamic_axes.",
+            severity=Severity.WARNING,
+        )
+
     def remedy_of_operator(self, operator: str, opset: int) -> str:
         """A translation in onnxscript."""
         return f"custom_translation_table={{torch.ops.{operator}: FUNCTION}} in the recipe"
@@ -96,4 +126,6 @@ def _without_default_nones(request: ExportRequest) -> ExportRequest:
     )
 
 
+_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

@@ -149,7 +149,8 @@ def judge_run(run: ExporterRun, model: RecipeModel, untaken_branches: Sequence[U
     if findings:
         remove(run.path)
         return Export(artifact=None, findings=findings, log=run.log)
-    frozen = handling_of(cell.exporter).frozen_branches(untaken_branches, run.notices)
+    handling = handling_of(cell.exporter)
+    frozen = handling.frozen_branches(untaken_branches, run.notices)
     notices = without_those_at(frozen, run.notices)
     # A function of the project may wrap its copy in a module whose mode does not matter, or prepare it by changing it: only
     # what its file computes counts.
@@ -158,7 +159,7 @@ def judge_run(run: ExporterRun, model: RecipeModel, untaken_branches: Sequence[U
     # torch warns that it uses another name for an axis which the recipe does not name.
     other_names = [rf"axis name: {re.escape(axis)} will not be used" for axis in sorted(unnamed_axes(model.signature.axes))]
     allowed = [*recipe.allow_warnings, *other_names]
-    warned = [*judge_branches(frozen), *judge_warnings(notices, allowed, training=may_train)]
+    warned = [*handling.remarks(model), *judge_branches(frozen), *judge_warnings(notices, allowed, training=may_train)]
     changed = [change for change in run.changed if change not in model.changed_by_running]
     if changed and not recipe.training and not is_custom:
         message = f"the export changed {', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}"

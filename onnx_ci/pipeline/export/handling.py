@@ -6,7 +6,7 @@ import contextlib
 import functools
 import importlib
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from onnx_ci.environment.versions import version_of
 from onnx_ci.pipeline.export.protocol import ExportRequest
 from onnx_ci.pipeline.inputs.branches import UntakenBranch
 from onnx_ci.pipeline.model.containers import Container
+from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.plugins import EXPORTERS
 from onnx_ci.processes.capture import Notice
+from onnx_ci.results.records import Finding
 
 
 class Handling:
@@ -35,6 +37,10 @@ class Handling:
         What an exporter of another package does is not known, so every branch may be frozen.
         """
         return list(branches)
+
+    def remarks(self, model: RecipeModel) -> Iterator[Finding]:
+        """Findings about how its call differs from the one that the recipe declares."""
+        yield from ()
 
     def remedy_of_operator(self, operator: str, opset: int) -> str | None:
         """How to give the exporter an operator that it lacks, if that is known."""

@@ -15,6 +15,7 @@ from onnx_ci.pipeline.model.global_state import Changes
 from onnx_ci.pipeline.model.module import signature_of
 from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import finding
+from onnx_ci.text import count, listed
 
 
 class SkippedByRecipeError(Exception):
@@ -102,6 +103,23 @@ def wrapper_by_position(call: Call) -> str | None:
 def _wrapper(inputs: Sequence[str], fixed: Mapping[str, Any]) -> str:
     constants = f", fixed={dict(fixed)!r}" if fixed else ""
     return f"onnx_ci.adapt(model, inputs={list(inputs)!r}{constants})"
+
+
+def extra_names(call: Call, names: Sequence[str]) -> Finding | None:
+    """A finding if there are more names than inputs: TorchScript assigns the rest to weights, which is rarely intended."""
+    number = len(input_tensors(call))
+    if len(names) <= number:
+        return None
+    message = f"input_names declares {len(names)} names, but args contain {count(number, 'tensor')}"
+    leaves = ((name_of(path), leaf) for path, leaf in named_leaves(bound_arguments(call)))
+    others = [f"{name!r} is {leaf!r}" for name, leaf in leaves if leaf is None or isinstance(leaf, (bool, int, float, str))]
+    wrapper = wrapper_without_constants(call)
+    if not others or wrapper is None:
+        remedy = "Declare one name for every tensor in args, including nested ones, and none for other arguments."
+    else:
+        remedy = f"Pass a tensor in the place of a number, or fix its value and declare no name for it: {wrapper}."
+    remedy += ' To name weights as well, add allow=["name-mismatch"].'
+    return finding("name-mismatch", f"{message}{'; ' if others else ''}{listed(others)}", remedy=remedy)
 
 
 def input_tensors(call: Call) -> list[torch.Tensor]:

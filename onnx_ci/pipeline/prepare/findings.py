@@ -17,7 +17,7 @@ from onnx_ci.pipeline.model.call import (
     Call,
     PrepareError,
     bound_arguments,
-    input_tensors,
+    extra_names,
     recipe_error,
     wrapper_without_constants,
 )
@@ -85,7 +85,8 @@ def call_findings(call: Call, result: Any, recipe: Recipe) -> Iterator[Finding]:
     yield from _baked_arguments(call)
     yield from _unsupported_outputs(result)
     yield from _misordered_names(call, result, recipe)
-    yield from _extra_names(recipe, len(input_tensors(call)))
+    if (extra := extra_names(call, recipe.input_names)) is not None:
+        yield extra
 
 
 def loaded_weights_findings(call: Call) -> Iterator[Finding]:
@@ -124,6 +125,8 @@ def _misordered_names(call: Call, result: Any, recipe: Recipe) -> Iterator[Findi
     inputs, outputs = named_leaves(bound_arguments(call)), named_leaves(result)
     for role, declared_names, leaves in (("input", recipe.input_names, inputs), ("output", recipe.output_names, outputs)):
         paths = [path for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
+        if len(declared_names) > len(paths):
+            continue  # which is another finding
         last_names = [path[-1] if path and isinstance(path[-1], str) else None for path in paths]
         for model_names in (last_names, [name_of(path) for path in paths]):
             pairs = zip(model_names, declared_names, strict=False)
@@ -132,17 +135,6 @@ def _misordered_names(call: Call, result: Any, recipe: Recipe) -> Iterator[Findi
                 remedy = f"Declare {role}_names in the model's own order: they are assigned by position."
                 yield finding("name-mismatch", f"{role}_names lists {order}", remedy=remedy)
                 break
-
-
-def _extra_names(recipe: Recipe, count: int) -> Iterator[Finding]:
-    """More names than inputs: TorchScript assigns the rest to weights, which is rarely intended."""
-    if len(recipe.input_names) > count:
-        message = f"input_names declares {len(recipe.input_names)} names, but args contain {count} tensors"
-        remedy = (
-            "Declare one name for every tensor in args, including nested ones, and none for Python numbers. "
-            'To name weights as well, add allow=["name-mismatch"].'
-        )
-        yield finding("name-mismatch", message, remedy=remedy)
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------

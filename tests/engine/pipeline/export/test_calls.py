@@ -170,3 +170,74 @@ def test_a_default_tensor_that_torchscript_makes_an_input_is_fixed():
     fixed = onnx_ci.adapt(WithTensor(), fixed={"scale": HALF})
     again = onnx_ci.recipe(lambda: (fixed, (x,)), name="net")
     assert run_one(again, exporters="torchscript", opsets="17").status is onnx_ci.Status.PASSED
+
+
+class Chunked(torch.nn.Module):
+    """Takes a number between two tensors, as the steps of a stream do."""
+
+    def forward(self, chunk, offset, mask):
+        return chunk * mask + offset
+
+
+NUMBERS = {"an int": 64, "a float": 0.5}
+
+
+@pytest.mark.parametrize("axes", [{"mask": {0: "T"}, "chunk": {0: "T"}}, {}], ids=["with axes", "without"])
+@pytest.mark.parametrize("number", NUMBERS.values(), ids=NUMBERS)
+def test_a_number_takes_no_name_of_an_input(number, axes):
+    chunk, mask = torch.randn(5, 4), torch.ones(5, 1)
+
+    def judged(model, args, names):
+        recipe = onnx_ci.recipe(lambda: (model, args), name="net", input_names=names, output_names=["y"], dynamic_axes=axes)
+        return run_one(recipe, opsets="17")
+
+    result = judged(Chunked(), (chunk, number, mask), ["chunk", "offset", "mask"])
+    [found] = [each for each in result.findings if each.rule == "name-mismatch"]
+    assert found.message == f"input_names declares 3 names, but args contain 2 tensors; 'offset' is {number!r}"
+    assert f"onnx_ci.adapt(model, inputs=['chunk', 'mask'], fixed={{'offset': {number!r}}})" in found.remedy
+    fixed = onnx_ci.adapt(Chunked(), inputs=["chunk", "mask"], fixed={"offset": number})
+    assert judged(fixed, (chunk, mask), ["chunk", "mask"]).status is onnx_ci.Status.PASSED
+    tensors = (chunk, torch.tensor(number), mask)
+    assert judged(Chunked(), tensors, ["chunk", "offset", "mask"]).status is onnx_ci.Status.PASSED
+
+
+class Optional(torch.nn.Module):
+    """Takes all but one argument optionally; in ``ByName``, some by their names only."""
+
+    def forward(self, x, mask=None, bias=None, gain=None):
+        y = x * 2 if mask is None else x * mask
+        y = y if bias is None else y + bias
+        return y if gain is None else y * gain
+
+
+class ByName(Optional):
+    def forward(self, x, mask=None, *, bias=None, gain=None):
+        return super().forward(x, mask, bias, gain)
+
+
+MOVED = {
+    "by position": (Optional, ["bias"], "'bias' as 'mask'"),
+    "two": (Optional, ["bias", "gain"], "'bias' as 'mask'"),
+    "by name only": (ByName, ["bias"], "'bias' as 'mask'"),
+    "nowhere": (ByName, ["mask", "bias"], "forward does not take for 'bias'"),
+    "in place": (Optional, ["mask", "bias"], ""),
+    "all": (Optional, ["mask", "bias", "gain"], ""),
+}
+
+
+@pytest.mark.parametrize(("model", "names", "said"), MOVED.values(), ids=MOVED)
+def test_what_torch_passes_to_another_parameter_is_told_with_the_declaration_that_helps(model, names, said):
+    kwargs = {name: torch.randn(4) for name in names}
+    call = {"input_names": ["x", *names], "output_names": ["y"]}
+
+    def judged(**axes):
+        recipe = onnx_ci.recipe(lambda: (model(), (torch.randn(3, 4),), kwargs), name="net", **call, **axes)
+        return run_one(recipe, exporters="dynamo", opsets="18")
+
+    result = judged(dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}})
+    assert result.status is onnx_ci.Status.PASSED
+    warned = [each for each in result.findings if each.rule == "export-warning"]
+    assert [said in each.message for each in warned] == ([True] if said else [])
+    shapes = {"x": {0: "batch"}, **{name: {} for name in names}}
+    assert all(f"dynamic_shapes={shapes!r}" in each.remedy for each in warned)
+    assert "export-warning" not in {each.rule for each in judged(dynamic_shapes=shapes).findings}
