@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from onnx_ci.pipeline.model.call import Call, PrepareError
 from onnx_ci.pipeline.model.copies import Copies
@@ -32,7 +31,8 @@ def run_in_float64(
 ) -> tuple[Outputs | None, float]:
     """The outputs in float64, or ``None`` if the model cannot run in float64 or returns other shapes.
 
-    The second value is the machine epsilon of the coarsest type that the model casts to, or 0.
+    The second value is the machine epsilon of the coarsest type that the model casts to, or 0. In a model that computes
+    something else where its operators are watched, its own casts are neither seen nor replaced.
 
     Args:
         within: gets the call, which it may change, and returns the context in which the call runs. It is called again if a
@@ -42,14 +42,16 @@ def run_in_float64(
     """
     tensors = _tensors_of(copies.pristine)
     device_type = next((tensor.device.type for tensor in tensors), "cpu")
+    mode = _KeepFloat64(coarsest_eps(copies.pristine), device_type)
     default_dtype = torch.get_default_dtype()
     own_type = max((t.dtype for t in tensors if has_noise(t)), key=lambda each: torch.finfo(each).eps, default=default_dtype)
-    mode, questions = _KeepFloat64(coarsest_eps(copies.pristine)), _Questions(device_type, own_type)
+    watching = (_autocast_reported_to(mode), _types_as_of(own_type), mode) if copies.is_watchable else ()
     try:
         with copies.in_float64(inputs) as call:  # before the default type changes: it may rebuild the model
             torch.set_default_dtype(torch.float64)
-            replayed = decisions.replayed() if decisions else contextlib.nullcontext()
-            with force_eager(), questions, _classes_as_of(own_type), mode, within(call), replayed:
+            with contextlib.ExitStack() as stack:
+                for context in (force_eager(), *watching, within(call), *((decisions.replayed(),) if decisions else ())):
+                    stack.enter_context(context)
                 outputs = run(call)
             exact: Outputs | None = outputs if same_shapes(outputs, own) else None
     except Exception:  # the model, and converting it to another type, can raise anything
@@ -60,7 +62,7 @@ def run_in_float64(
     pairs = [(a, b) for a, b in zip(exact or (), own, strict=False) if has_noise(b)]
     if (exact is None or any(bool((a.isnan() & ~b.isnan()).any()) for a, b in pairs)) and copies.convert_at_once():
         return run_in_float64(copies, own, inputs, within, decisions)
-    return exact, max(mode.coarser, questions.coarser)
+    return exact, mode.coarser
 
 
 def run_within(
@@ -93,9 +95,9 @@ class _KeepFloat64(Intervention):
     that is coarser than the model's own is part of the model and is kept.
     """
 
-    def __init__(self, coarsest: float) -> None:
+    def __init__(self, coarsest: float, device_type: str) -> None:
         super().__init__()
-        self._coarsest = coarsest
+        self._coarsest, self.device_type = coarsest, device_type
         self.coarser = 0.0
         """The machine epsilon of the half-precision type that the model casts to; 0 if it does not."""
 
@@ -118,48 +120,65 @@ class _KeepFloat64(Intervention):
         return torch.float64 if torch.finfo(value).eps <= self._coarsest else value
 
 
-class _Questions(TorchFunctionMode):
-    """Answers what code asks about types as in the model's own run, where each float64 tensor is of the model's own type.
-
-    ``x.dtype == torch.float32``, ``torch.finfo(x.dtype).eps`` and the like decide as they do there. Of a tensor that the model
-    itself converts to a finer type than its own, the answer is the same as of all others.
-
-    It also notes the half-precision type to which ``torch.autocast`` casts. That leaves float64 as it is, so no operator shows
-    it: where an :class:`Intervention` is asked, autocast has done its part, and torch says that it is not enabled.
-    """
-
-    def __init__(self, device_type: str, own_type: torch.dtype) -> None:
-        super().__init__()
-        self._device_type, self._own_type, self._own_class = device_type, own_type, _class_name(own_type)
-        self.coarser = 0.0
-        """The machine epsilon of that type; 0 if the model does not use autocast where it runs."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.is_autocast_enabled(self._device_type):
-            self.coarser = max(self.coarser, torch.finfo(torch.get_autocast_dtype(self._device_type)).eps)
-        answer = func(*args, **(kwargs or {}))
-        is_type = answer is torch.float64 or (isinstance(answer, str) and answer.endswith("DoubleTensor"))
-        if not is_type or sys._getframe(1).f_globals.get("__name__", "").startswith("onnx_ci."):
-            return answer
-        return self._own_type if answer is torch.float64 else answer.replace("DoubleTensor", self._own_class)
-
-
-def _class_name(dtype: torch.dtype) -> str:
-    return torch.empty(0, dtype=dtype).type().removeprefix("torch.")
-
-
 @contextlib.contextmanager
-def _classes_as_of(own_type: torch.dtype) -> Iterator[None]:
-    """Let ``isinstance(x, torch.FloatTensor)`` be true of a float64 tensor if that is the class of the model's own type."""
-    names = "DoubleTensor", _class_name(own_type)
-    classes = [getattr(torch, name) for name in names]
-    for name, other in zip(names, reversed(classes), strict=True):
-        setattr(torch, name, other)
+def _autocast_reported_to(mode: _KeepFloat64) -> Iterator[None]:
+    """Report the half-precision type to which ``torch.autocast`` casts. It leaves float64 as it is, so no operator shows it.
+
+    A mode for the functions of torch would see it, too, but torch's own layers compute other values under one.
+    """
+    as_usual = torch.autocast.__enter__
+
+    def reporting(self: torch.autocast) -> Any:
+        entered = as_usual(self)  # type: ignore[no-untyped-call]
+        if torch.is_autocast_enabled(mode.device_type):
+            mode.coarser = max(mode.coarser, torch.finfo(torch.get_autocast_dtype(mode.device_type)).eps)
+        return entered
+
+    torch.autocast.__enter__ = reporting  # type: ignore[method-assign]
     try:
         yield
     finally:
-        for name, own in zip(names, classes, strict=True):
-            setattr(torch, name, own)
+        torch.autocast.__enter__ = as_usual  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def _types_as_of(own_type: torch.dtype) -> Iterator[None]:
+    """Let code that asks for types get those of the model's own run: where a tensor is float64, its own type.
+
+    ``x.dtype == torch.float32``, ``torch.finfo(x.dtype).eps``, ``isinstance(x, torch.FloatTensor)`` and the like decide as they
+    do there. Of a tensor that the model itself converts to a finer type than its own, the answer is the same as of all others.
+    """
+    class_name = torch.empty(0, dtype=own_type).type().removeprefix("torch.")
+    dtype: Any = torch.Tensor.dtype
+    class_of, result_type = torch.Tensor.type, torch.result_type
+
+    def asked(answer: Any) -> Any:
+        if answer is not torch.float64 or sys._getframe(2).f_globals.get("__name__", "").startswith(("onnx_ci.", "torch._")):
+            return answer
+        return own_type
+
+    def own_class(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        answer = class_of(tensor, *args, **kwargs)
+        return answer.replace("DoubleTensor", class_name) if isinstance(answer, str) else answer
+
+    replaced = [
+        (torch.Tensor, "dtype", property(lambda tensor: asked(dtype.__get__(tensor)))),
+        (torch.Tensor, "type", own_class),
+        (torch, "result_type", lambda *tensors: asked(result_type(*tensors))),
+        (torch, class_name, torch.DoubleTensor),
+        (torch, "DoubleTensor", getattr(torch, class_name)),
+    ]
+    before = [vars(owner).get(name) for owner, name, _ in replaced]
+    for owner, name, value in replaced:
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for (owner, name, _), value in zip(replaced, before, strict=True):
+            if value is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
 
 
 def coarsest_eps(call: Call) -> float:
