@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from onnx_ci.pipeline.domains.axes import InputAxes
 from onnx_ci.pipeline.domains.input_domains import UNKNOWN, InputDomains
 from onnx_ci.pipeline.inputs.branch_search import BranchSearch
-from onnx_ci.pipeline.inputs.conditions import Condition, condition_at
+from onnx_ci.pipeline.inputs.conditions import Condition, condition_at, is_caught
 from onnx_ci.pipeline.inputs.decisions import Observation, observed
 from onnx_ci.pipeline.inputs.directions import Directions
 from onnx_ci.pipeline.inputs.probes import Following, Inputs, InputStatus, Probe, Prober, is_float, is_same
@@ -85,7 +85,7 @@ class BranchFinder:
     def _decided_on_example(self) -> list[Decision]:
         """What the model decides on the example, but for mere checks."""
         places = self._on_example.decisions.items()
-        return [each for place, decisions in places if not self._condition(place).is_check for each in decisions]
+        return [each for place, decisions in places if not self._is_check(place) for each in decisions]
 
     def find(self, probes: Sequence[Probe], *, search: bool = True) -> Branches:
         """Find the branches at which all ``probes``, the example first, take the same side.
@@ -147,6 +147,10 @@ class BranchFinder:
             self._conditions[frame] = condition_at(frame.code, frame.offset)
         return self._conditions[frame]
 
+    def _is_check(self, place: Place) -> bool:
+        """Whether one side only rejects the input, or reports."""
+        return self._condition(place).is_check and not any(is_caught(frame.code, frame.offset) for frame in place.frames)
+
     def _decisions(self, place: Place) -> list[Decision]:
         return [decision for observation in self._observations for decision in observation.decisions.get(place, ())]
 
@@ -154,7 +158,7 @@ class BranchFinder:
         """The places that depend on the input, and at which all probes take the same side."""
         places = dict.fromkeys(place for observation in self._observations for place in observation.decisions)
         one_sided = (place for place in places if len({decision.outcome for decision in self._decisions(place)}) == 1)
-        return [place for place in one_sided if self._depends_on_input(place) and not self._condition(place).is_check]
+        return [place for place in one_sided if self._depends_on_input(place) and not self._is_check(place)]
 
     def _depends_on_input(self, place: Place) -> bool:
         """Whether what is compared at a place differs between two probes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import linecache
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -33,10 +34,8 @@ class Condition:
 
 def condition_at(code: CodeType, offset: int) -> Condition:
     """What the instruction at ``offset`` of ``code`` decides."""
-    first, last, start, end = list(code.co_positions())[offset // 2]
-    nodes: Sequence[ast.AST] = ()
-    if first is not None and last is not None and start is not None and end is not None:
-        nodes = _nodes_around(code.co_filename, (first, start), (last, end))
+    first, last, *_ = list(code.co_positions())[offset // 2]
+    nodes = _nodes_at(code, offset)
     expressions = [node for node in nodes if isinstance(node, ast.expr)]
     # Python does not say reliably which operand of and/or decides.
     and_or = next((node for node in expressions if isinstance(node, ast.BoolOp)), None)
@@ -55,6 +54,30 @@ def condition_at(code: CodeType, offset: int) -> Condition:
         is_call=isinstance(expression, ast.Call),
         is_check=any(map(_is_check, nodes, nodes[1:])),
     )
+
+
+def is_caught(code: CodeType, offset: int) -> bool:
+    """Whether an exception that the instruction at ``offset`` raises is caught in the same function, and not raised again."""
+    nodes = _nodes_at(code, offset)
+    tries = (outer for outer, inner in itertools.pairwise(nodes) if isinstance(outer, ast.Try) and inner in outer.body)
+    return any(not isinstance(handler.body[-1], ast.Raise) for each in tries for handler in each.handlers)
+
+
+def is_reported(code: CodeType, offset: int) -> bool:
+    """Whether what the instruction at ``offset`` computes is for the text of an exception, or for a function that reports."""
+    nodes = _nodes_at(code, offset)
+    return any(
+        isinstance(node, (ast.Raise, ast.Assert)) or (isinstance(node, ast.Call) and _name(node.func) in _REPORTS)
+        for node in nodes
+    )
+
+
+def _nodes_at(code: CodeType, offset: int) -> Sequence[ast.AST]:
+    """The nodes of the syntax tree that contain the instruction at ``offset``, outermost first; none if they are not known."""
+    first, last, start, end = list(code.co_positions())[offset // 2]
+    if first is None or last is None or start is None or end is None:
+        return ()
+    return _nodes_around(code.co_filename, (first, start), (last, end))
 
 
 def _nodes_around(filename: str, start: tuple[int, int], end: tuple[int, int]) -> Sequence[ast.AST]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import torch
+
 from onnx_ci.pipeline.trace.trace import NOWHERE, Comparison, Decision, FunctionCall, Place, Trace, refs_in
 
 
@@ -28,16 +30,36 @@ class Observation:
 def observed(trace: Trace) -> Observation:
     """What a run decides in the model's own code. Torch's own decisions are left to the exporters."""
     comparisons: dict[int, Comparison] = {}
-    """By the memory of a boolean tensor."""
+    """By the memory of what is computed from booleans alone: other booleans, or how many of them are true."""
     decisions: dict[Place, list[Decision]] = {}
     for event in trace.events:
-        if isinstance(event, FunctionCall) and event.comparison is not None:
-            before = _together(comparisons, trace, refs_in((event.args, event.kwargs)))
-            comparisons[trace.values[event.result.value].memory] = before or event.comparison
+        if isinstance(event, FunctionCall):
+            values = [*refs_in((event.args, event.kwargs))]
+            comparison = _with_earlier(event.comparison, comparisons, trace, values)
+            is_count = bool(values) and all(trace.values[each].memory in comparisons for each in values)
+            if comparison is not None and (is_count or event.comparison is not None or event.name in _SELECTING):
+                comparisons |= {trace.values[each].memory: comparison for each in refs_in(event.result)}
         elif isinstance(event, Decision) and event.place.frames and not event.place.is_in_torch:
-            comparison = _together(comparisons, trace, event.tested) or event.comparison
-            decisions.setdefault(event.place, []).append(replace(event, comparison=comparison, tested=(), place=NOWHERE))
+            comparison = _with_earlier(event.comparison, comparisons, trace, event.tested)
+            decided = replace(event, comparison=comparison or event.comparison, tested=(), place=NOWHERE)
+            decisions.setdefault(event.place, []).append(decided)
     return Observation(decisions=decisions, is_accepted=trace.is_accepted, elements=trace.elements)
+
+
+_SELECTING = frozenset({"__getitem__", "masked_select"})
+"""Functions whose results have as many elements as booleans are true."""
+
+
+def _with_earlier(
+    own: Comparison | None, comparisons: Mapping[int, Comparison], trace: Trace, values: Sequence[int]
+) -> Comparison | None:
+    """The comparisons from which something was computed: its own, unless it compares booleans, and those of ``values``."""
+    earlier = _together(comparisons, trace, values)
+    if own is None or earlier is None:
+        return own or earlier
+    if not own.gaps or all(trace.values[each].dtype is torch.bool for each in values):
+        return earlier
+    return own._replace(gaps=(*own.gaps, *earlier.gaps)[:_MAX_GAPS], total=own.total + earlier.total)
 
 
 _MAX_GAPS = 8

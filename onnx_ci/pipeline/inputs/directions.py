@@ -132,12 +132,15 @@ class Directions:
     def single_values(self, decision: Decision) -> Iterator[Inputs]:
         """The example with another last value in one input, by which a test may come out otherwise.
 
-        The value is NaN or infinite, an integer that would make the sides of a comparison equal, or the other truth value.
+        The value is one that would make the sides of a comparison equal, NaN or infinite, or the other truth value.
         """
         for index, tensor in enumerate(self.example):
             values: Sequence[float] = (1, 0)
-            if is_float(tensor):
-                values = () if decision.comparison.gaps else (math.nan, math.inf, -math.inf)
+            if is_float(tensor) and decision.comparison.gaps and tensor.numel():
+                ends = (float(tensor.min()), float(tensor.max()))
+                values = [*dict.fromkeys(end - gap for end, gap in zip(ends, decision.comparison.gaps, strict=False))]
+            elif is_float(tensor):
+                values = (math.nan, math.inf, -math.inf)
             elif _is_number(tensor):
                 limits, ends = torch.iinfo(tensor.dtype), (int(tensor.min()), int(tensor.max()))
                 equal = dict.fromkeys(end - round(gap) for end, gap in zip(ends, decision.comparison.gaps, strict=False))

@@ -11,6 +11,7 @@ from onnx_ci.collection.axis_sizes import AxisSize, MultipleOf, unnamed_axes
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.pipeline.domains.axes import DeclaredAxes
+from onnx_ci.pipeline.inputs import conditions
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, Probe
 from onnx_ci.pipeline.inputs.sizes import ResizedProbes
 from onnx_ci.pipeline.model.call import (
@@ -27,8 +28,8 @@ from onnx_ci.pipeline.model.tensors import Outputs, dtype_name, has_noise, large
 from onnx_ci.pipeline.prepare.observability import Observability
 from onnx_ci.pipeline.prepare.state_lines import lines_that_draw
 from onnx_ci.pipeline.trace.recorder import MOST_EVENTS
-from onnx_ci.pipeline.trace.trace import Trace
-from onnx_ci.results.records import Finding, Severity
+from onnx_ci.pipeline.trace.trace import Trace, UnseenRead
+from onnx_ci.results.records import Finding, Severity, SourceLine
 from onnx_ci.results.rules import finding
 from onnx_ci.text import count, listed, listed_shortly
 
@@ -235,6 +236,20 @@ def not_recorded(trace: Trace) -> Iterator[Finding]:
     what = f"all but its first {len(trace.events):,} calls" if len(trace.events) >= MOST_EVENTS else "calls on unusual tensors"
     message = f"what the model does was not recorded as a whole: branches and indices in {what} are not looked for"
     yield finding("untaken-branch", message, severity=Severity.NOTE, remedy="No action is needed if there are none.")
+
+
+def unseen_reads(trace: Trace) -> Iterator[Finding]:
+    """A note for each line that reads numbers of the inputs in a way that hides what it decides by them."""
+    of_inputs = trace.from_inputs
+    lines = dict[SourceLine, str]()
+    for read in trace.of_kind(UnseenRead):
+        is_reported = any(conditions.is_reported(frame.code, frame.offset) for frame in read.place.frames)
+        if read.place.source is not None and not (is_reported or read.place.is_in_torch or of_inputs.isdisjoint(read.values)):
+            lines.setdefault(read.place.source, read.function)
+    for source, function in lines.items():
+        message = f"numbers of the inputs leave torch by {function}, and what is decided by them is not seen"
+        remedy = "No action is needed if they decide nothing. Decide by tensors: x.abs().max() > 700, not by arrays and texts."
+        yield finding("untaken-branch", message, severity=Severity.NOTE, remedy=remedy, source=source)
 
 
 # --- precision --------------------------------------------------------------------------------------------------------

@@ -62,6 +62,7 @@ from onnx_ci.pipeline.prepare.findings import (
     observability_unknown,
     output_size_findings,
     undeclared_relations,
+    unseen_reads,
     untested_axes,
     without_float64,
 )
@@ -365,6 +366,7 @@ def _probes(
         *untested_axes(of_call.resized, probes, axes, prober.rejections),
         *undeclared_relations(of_call.resized, axes),
         *not_recorded(trace),
+        *unseen_reads(trace),
         *noisy_outputs(task.max_drift, probes, trace),
         *without_float64(probes),
         *(() if task.is_quick else output_size_findings(recipe, of_call.resized, probes, axes)),

@@ -6,7 +6,17 @@ import itertools
 from collections.abc import Iterator
 
 from onnx_ci.pipeline.trace.received import numbers_in
-from onnx_ci.pipeline.trace.trace import AttributeSet, Decision, Event, FunctionCall, NumberRead, Operator, Role, Trace
+from onnx_ci.pipeline.trace.trace import (
+    AttributeSet,
+    Decision,
+    Event,
+    FunctionCall,
+    NumberRead,
+    Operator,
+    Role,
+    Trace,
+    UnseenRead,
+)
 from onnx_ci.results.records import SourceLine
 
 
@@ -51,6 +61,8 @@ def _without_tensors(event: Event) -> object:
             return function, repr(numbers_in((args, kwargs)))
         case Decision(outcome=outcome):
             return outcome
+        case UnseenRead(function=function):
+            return function
         case NumberRead(value=value, function=function):
             return function, repr(value)
         case AttributeSet(module=module, name=name):

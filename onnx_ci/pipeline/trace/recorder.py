@@ -39,13 +39,14 @@ from onnx_ci.pipeline.trace.trace import (
     Ref,
     Role,
     Trace,
+    UnseenRead,
     Value,
     is_in_place,
     is_random,
     mapped,
     refs_in,
 )
-from onnx_ci.pipeline.trace.tracked_numbers import plain_number, reporting_to, tracked, tracked_conversions
+from onnx_ci.pipeline.trace.tracked_numbers import Values, plain_number, reporting_to, tracked, tracked_conversions
 
 MOST_EVENTS = 10**5
 """How many events a trace has at most."""
@@ -130,6 +131,8 @@ class Recorder:
         """Whether the operators that run are the recorder's own."""
         self._sharing: dict[int, MutableMapping[torch.Tensor, bool]] = {}
         """The tensors that share memory, by the first value in it."""
+        self._sized_by_values: set[int] = set()
+        """The values whose sizes depend on the values of others, as those of ``nonzero``."""
         self._weights: dict[int, torch.Tensor] = {}
         """The weights by their addresses."""
         self.trace = Trace(values=self._values, events=self._events, is_accepted=False)
@@ -255,10 +258,18 @@ class Recorder:
                 position = self._positions.get(tensor)
                 results.append(self._add(tensor, role, shown=shown) if position is None else position)
                 self.trace.elements += tensor.numel()
+            if self._gets_size_from_values(call):
+                self._sized_by_values.update(results)
             if arguments is not None:
                 args, kwargs, place = arguments
                 self._note(Operator(OperatorCall(call.operator, args, kwargs), tuple(results), written, place))
         return result
+
+    def _gets_size_from_values(self, call: OperatorCall) -> bool:
+        if torch.Tag.dynamic_output_shape in call.operator.tags:
+            is_index = call.name == "aten::index"  # by booleans or by integers
+            return not is_index or any(each.dtype in (torch.bool, torch.uint8) for each in call.operands[1:])
+        return bool(self._sized_by_values) and any(self._positions.get(each) in self._sized_by_values for each in call.operands)
 
     def higher_order(self, call: OperatorCall) -> None:
         """Record an operator that takes functions; the operators that these call follow."""
@@ -321,23 +332,23 @@ class Recorder:
         """What the code gets in place of a value."""
         return value if self._answers is None else self._answers(Received(kind, value, function, place))
 
-    def tested(self, outcome: bool, args: Sequence[Any]) -> bool:
+    def tested(self, outcome: bool, name: str, args: Sequence[Any]) -> bool:
         """Record what a test of tensors has just decided."""
         place = self._places.now()
         outcome = self._answered(Kind.DECISION, outcome, place)
         with self._own_work():
-            tested = tuple(each for each in refs_in(self._described(args)) if self._values[each].dtype is torch.bool)
-            comparison = _comparison("", args)
-            if len(args) == 1 and not tested:  # of one number, whether it is zero
+            tested = tuple(refs_in(self._described(args)))
+            comparison = _comparison("eq" if name == "__contains__" else "", args)
+            if len(args) == 1 and args[0].dtype is not torch.bool:  # of one number, whether it is zero
                 comparison = comparison._replace(gaps=(comparison.total,))
             self._note(Decision(outcome, comparison, tested, place=place))
         return outcome
 
-    def compared(self, outcome: bool, gap: float, total: float, *, by_sizes: bool, period: float) -> bool:
+    def compared(self, outcome: bool, gap: float, total: float, *, by_sizes: bool, period: float, values: Values) -> bool:
         """Record what a tracked number has just decided."""
         place, comparison = self._places.now(), Comparison((_finite(gap),), _finite(total), _finite(period))
         outcome = self._answered(Kind.DECISION, outcome, place)
-        self._note(Decision(outcome, comparison, by_sizes=by_sizes, place=place))
+        self._note(Decision(outcome, comparison, values, by_sizes=by_sizes, place=place))
         return outcome
 
     def converted(self, value: Any, function: str) -> Any:
@@ -356,6 +367,21 @@ class Recorder:
         value = self._answered(Kind.NUMBER, value, place, function)
         self._note(NumberRead(value, function, place))
         return value
+
+    def number_of(self, tensor: torch.Tensor, number: Any, *, by_sizes: bool) -> Any:
+        """A size or a value of a tensor, tracked."""
+        values = self.positions_of(tensor)
+        return tracked(number, by_sizes=by_sizes and self._sized_by_values.isdisjoint(values), values=values)
+
+    def positions_of(self, tensor: torch.Tensor) -> Values:
+        """The value that a tensor is, if it was seen before."""
+        position = self._positions.get(tensor)
+        return () if position is None else (position,)
+
+    def read_unseen(self, function: str, values: Values) -> None:
+        """Record that Python reads numbers in a way that hides what it does with them."""
+        if not self._is_paused:
+            self._note(UnseenRead(function, values, self._places.now()))
 
     def attribute_set(self, module: torch.nn.Module, name: str) -> None:
         """Record that an attribute of a module is set."""
@@ -390,6 +416,8 @@ class _Operators(Intervention):
 _TESTS = frozenset({"__bool__", "item", "is_nonzero", "equal", "allclose", "__contains__"})
 _SIZES = frozenset({"size", "numel", "nelement"})
 _VALUES = frozenset({"item", "tolist"})
+_UNSEEN = frozenset({"numpy", "__array__", "__dlpack__", "storage", "untyped_storage"})
+"""Functions that give all numbers to code that no mode sees."""
 _CONVERTERS = frozenset({"__int__", "__float__", "__len__", "__index__"})
 _WITHOUT_ANSWERS = _TESTS | _SIZES | _VALUES | _CONVERTERS | {"__get__", "__set__", "dim", "stride", "storage_offset"}
 """Functions that take no numbers and make no tensors, or are asked about when they have returned."""
@@ -405,24 +433,30 @@ class _Functions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         if name == "__format__" and not args[0].dim():  # torch's reads the number where no mode sees it
+            self._read_unseen("format", args[0])
             return format(self._recorder.converted(args[0].item(), "format"), *args[1:])
+        if name in _UNSEEN:
+            self._read_unseen(name, args[0])
         result = self._recorder.function(func, name, args, kwargs or {})
         if isinstance(result, torch.Tensor):
             return result
         if isinstance(result, torch.Size):
-            return torch.Size([tracked(size, by_sizes=True) for size in result])
+            return torch.Size([self._recorder.number_of(args[0], size, by_sizes=True) for size in result])
         if type(result) is bool and name in _TESTS:
-            return self._recorder.tested(result, args)
+            return self._recorder.tested(result, name, args)
         if name in _CONVERTERS:
             return self._recorder.converted(result, name.strip("_"))
         if name in _SIZES:
-            return tracked(result, by_sizes=True)
-        return self._handed_out(result, name) if name in _VALUES else result
+            return self._recorder.number_of(args[0], result, by_sizes=True)
+        return self._handed_out(result, name, args[0]) if name in _VALUES else result
 
-    def _handed_out(self, value: Any, name: str) -> Any:
+    def _handed_out(self, value: Any, name: str, tensor: torch.Tensor) -> Any:
         if isinstance(value, list):
-            return [self._handed_out(each, name) for each in value]
-        return tracked(self._recorder.read(value, name), by_sizes=False)
+            return [self._handed_out(each, name, tensor) for each in value]
+        return self._recorder.number_of(tensor, self._recorder.read(value, name), by_sizes=False)
+
+    def _read_unseen(self, name: str, tensor: torch.Tensor) -> None:
+        self._recorder.read_unseen(name, self._recorder.positions_of(tensor))
 
 
 @contextlib.contextmanager

@@ -189,8 +189,9 @@ class Decision:
 
     outcome: bool
     comparison: Comparison
-    """What decided, unless the comparisons are known from which the booleans :attr:`tested` were computed."""
+    """What decided, unless that is booleans whose comparisons are known."""
     tested: tuple[int, ...] = ()
+    """The tensors that were tested, or from which the numbers were read that were compared."""
     by_sizes: bool = False
     """Whether it was decided by sizes alone, not by the values of tensors."""
     place: Place = NOWHERE
@@ -207,6 +208,16 @@ class NumberRead:
 
 
 @dataclass(frozen=True, slots=True)
+class UnseenRead:
+    """Numbers of tensors that Python has read as a text or an array: what it decides by them is not recorded."""
+
+    function: str
+    """What gave them: ``numpy``, ``format``."""
+    values: tuple[int, ...]
+    place: Place = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
 class AttributeSet:
     """An attribute of a module that the model has set while it ran."""
 
@@ -215,7 +226,7 @@ class AttributeSet:
     place: Place = NOWHERE
 
 
-Event = Operator | FunctionCall | Decision | NumberRead | AttributeSet
+Event = Operator | FunctionCall | Decision | NumberRead | UnseenRead | AttributeSet
 EventT = TypeVar("EventT", bound=Event)
 
 
@@ -236,6 +247,15 @@ class Trace:
     """Whether all events are recorded. The last ones are missing if there are too many, or if a tensor cannot be described."""
     elements: int = 0
     """How many elements all operators of the run computed."""
+
+    @property
+    def from_inputs(self) -> frozenset[int]:
+        """The values that are computed from the inputs."""
+        computed = {*self.inputs}
+        for event in self.of_kind(Operator):
+            if not computed.isdisjoint(event.operands):
+                computed.update(event.results, event.written)
+        return frozenset(computed)
 
     def of_kind(self, kind: type[EventT]) -> Iterator[EventT]:
         """The events of a kind, in order."""

@@ -20,11 +20,14 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+Values = tuple[int, ...]
+"""The tensors from which a number was read, as what gave it out names them."""
+
 
 class Listener(Protocol):
     """What tracked numbers report to."""
 
-    def compared(self, outcome: bool, gap: float, total: float, *, by_sizes: bool, period: float) -> bool:
+    def compared(self, outcome: bool, gap: float, total: float, *, by_sizes: bool, period: float, values: Values) -> bool:
         """A number was compared, or tested for being zero. The outcome that the code gets is what this returns.
 
         Args:
@@ -32,10 +35,17 @@ class Listener(Protocol):
             total: a number that changes with what was compared: the gap, and the numbers that were divided.
             by_sizes: whether the numbers depend on sizes alone, not on the values of tensors.
             period: the number by which they were divided; 0 if they were not.
+            values: what the numbers were read from.
         """
 
     def converted(self, value: Any, function: str) -> Any:
         """A number was made plain by ``int``, ``ceil``, ``range`` or another function. The code gets what this returns."""
+
+    def number_of(self, tensor: torch.Tensor, number: Any, *, by_sizes: bool) -> Any:
+        """What code gets in place of a number of a tensor: one of its sizes or values."""
+
+    def read_unseen(self, function: str, values: Values) -> None:
+        """A number that depends on values was made a text, by which code can decide without being seen."""
 
 
 _listener: Listener | None = None
@@ -67,6 +77,8 @@ class _Tracked:
     period: float = 0.0
     """The number by which it was divided, one time after another: 16 for ``size % 16`` and for ``size // 4 % 4``."""
 
+    values: Values = ()
+
     def __bool__(self) -> bool:
         return _reported(bool(self.plain), float(self.plain), self)
 
@@ -78,6 +90,8 @@ class _Tracked:
 
     def __format__(self, specification: str) -> str:
         """``f"{x.shape[1]}"``, as the keys of dictionaries are made."""
+        if not self.by_sizes and _listener is not None:
+            _listener.read_unseen("format", self.values)
         return format(_converted(self.plain, "format"), specification)
 
     def __str__(self) -> str:
@@ -106,13 +120,13 @@ class TrackedFloat(_Tracked, float):
 _TRACKED_CLASSES: Mapping[type, Callable[[Any], _Tracked]] = {int: TrackedInt, float: TrackedFloat}
 
 
-def tracked(value: Any, *, by_sizes: bool, divided: float = 0.0, period: float = 0.0) -> Any:
+def tracked(value: Any, *, by_sizes: bool, divided: float = 0.0, period: float = 0.0, values: Values = ()) -> Any:
     """``value``, tracked if it is an int or a float; a bool is not."""
     tracked_class = _TRACKED_CLASSES.get(type(value))
     if tracked_class is None:
         return value
     number = tracked_class(value)
-    number.by_sizes, number.divided, number.period = by_sizes, divided, period
+    number.by_sizes, number.divided, number.period, number.values = by_sizes, divided, period, values
     return number
 
 
@@ -120,7 +134,8 @@ def _reported(outcome: bool, gap: float, *operands: Any) -> bool:
     if _listener is None:
         return outcome
     total = gap + _divided(operands)
-    return _listener.compared(outcome, gap, total, by_sizes=_are_sizes(operands), period=_period(operands))
+    by_sizes, period, values = _are_sizes(operands), _period(operands), _values(operands)
+    return _listener.compared(outcome, gap, total, by_sizes=by_sizes, period=period, values=values)
 
 
 def _converted(value: Any, function: str) -> Any:
@@ -138,6 +153,11 @@ def _divided(operands: Collection[Any]) -> float:
 
 def _period(operands: Collection[Any]) -> float:
     return max((operand.period for operand in operands if isinstance(operand, _Tracked)), default=0.0)
+
+
+def _values(operands: Collection[Any]) -> Values:
+    of_operands = (operand.values for operand in operands if isinstance(operand, _Tracked))
+    return tuple(dict.fromkeys(itertools.chain.from_iterable(of_operands)))
 
 
 def plain_number(value: Any) -> Any:
@@ -163,12 +183,14 @@ def _arithmetic(compute: Callable[..., Any], *, is_reflected: bool = False, is_c
         if None in numbers:
             return NotImplemented
         by_sizes = _are_sizes([self, *operands])
-        divided, period = _divided([self, *operands]), _period([self, *operands])
+        divided, period, values = _divided([self, *operands]), _period([self, *operands]), _values([self, *operands])
         if compute in _DIVISIONS and not is_reflected:
             divided, period = divided + self.plain, max(period, 1) * abs(numbers[0])
         result = compute(*numbers, self.plain) if is_reflected else compute(self.plain, *numbers)
         result = _converted(result, compute.__name__) if is_conversion else result
-        return pytree.tree_map(lambda value: tracked(value, by_sizes=by_sizes, divided=divided, period=period), result)
+        return pytree.tree_map(
+            lambda value: tracked(value, by_sizes=by_sizes, divided=divided, period=period, values=values), result
+        )
 
     return method
 
@@ -213,17 +235,21 @@ def _converting_class(original: type) -> type:
     def convert(_class: type, *args: Any, **keywords: Any) -> Any:
         value, source = original(*args, **keywords), args[0] if args else None
         if isinstance(source, _Tracked):
-            return tracked(value, by_sizes=source.by_sizes, period=source.period)
+            return tracked(value, by_sizes=source.by_sizes, period=source.period, values=source.values)
         if isinstance(source, torch.Tensor):
-            return tracked(value, by_sizes=False)
+            return _number_of(source, value, by_sizes=False)
         return _converted(value, original.__name__)  # ``int(0.5 * x.shape[0])`` converts a number that is not tracked
 
     return _Like(original.__name__, (), {"__new__": convert, "original": original})
 
 
+def _number_of(tensor: torch.Tensor, number: Any, *, by_sizes: bool) -> Any:
+    return number if _listener is None else _listener.number_of(tensor, number, by_sizes=by_sizes)
+
+
 def _tracked_len(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.dim():
-        return tracked(len(value), by_sizes=True)  # which a mode reports as a conversion
+        return _number_of(value, len(value), by_sizes=True)  # which a mode reports as a conversion
     return len(value)
 
 

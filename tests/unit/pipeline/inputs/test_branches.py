@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from toolbox.cells import recipe_of, task
@@ -531,3 +532,122 @@ def test_models_see_numbers_as_they_are():
     (probe,), _ = branches_of(kept)
     assert probe.inputs[0].shape[0] == 101
     assert "int" not in globals()
+
+
+# --- numbers that Python gets in other ways
+
+
+def is_large(x):
+    return x > 700
+
+
+COUNTS = {
+    "places": lambda x: torch.nonzero(is_large(x)).shape[0],
+    "how many places": lambda x: len(torch.nonzero(is_large(x))),
+    "elements of places": lambda x: is_large(x).nonzero().numel() > 0,
+    "places of an axis": lambda x: torch.where(is_large(x))[0].shape[0],
+    "what is chosen": lambda x: x[is_large(x)].shape[0] > 0,
+    "what a mask selects": lambda x: torch.masked_select(x, is_large(x)).numel(),
+    "count": lambda x: torch.count_nonzero(is_large(x)),
+    "a count as a number": lambda x: torch.count_nonzero(is_large(x)).item() > 0,
+    "a sum as an integer": lambda x: int(is_large(x).sum()) > 0,
+    "a sum": lambda x: is_large(x).sum() > 0,
+    "a share": lambda x: is_large(x).float().mean() > 0,
+    "a sum of Python": lambda x: sum(each > 700 for each in x.flatten()),
+    "contains": lambda x: 0.5 in x,
+}
+
+
+@pytest.mark.parametrize("test", COUNTS.values(), ids=COUNTS)
+def test_a_branch_on_how_many_values_are_so_is_found(test):
+    [probe], untaken = branches_of(lambda x: x / 2 if test(x) else x * 2, torch.arange(12.0).reshape(3, 4) / 8 - 0.45)
+    assert bool(test(probe.inputs[0]))
+    assert untaken == ()
+
+
+def rejects_large(x):
+    if x.abs().max() > 700:
+        raise ValueError("large")
+    return x
+
+
+def catches(x):
+    try:
+        return rejects_large(x)
+    except ValueError:
+        return x / 2
+
+
+def catches_its_own(x):
+    try:
+        if x.abs().max() > 700:
+            raise ValueError("large")
+    except ValueError:
+        return x / 2
+    return x * 2
+
+
+def raises_again(x):
+    try:
+        return rejects_large(x)
+    except ValueError as error:
+        raise TypeError("larger") from error
+
+
+def cleans_up(x):
+    try:
+        return rejects_large(x)
+    finally:
+        x = None
+
+
+@pytest.mark.parametrize(
+    ("function", "is_branch"),
+    [(catches, True), (catches_its_own, True), (rejects_large, False), (raises_again, False), (cleans_up, False)],
+)
+def test_a_check_is_a_branch_if_the_model_catches_what_it_raises(function, is_branch):
+    probes, untaken = branches_of(function)
+    assert (len(probes), untaken) == (int(is_branch), ())
+
+
+def notes_of(function):
+    findings = prepare(task(recipe_of(function, X, **ROWS))).findings
+    return [each for each in findings if each.rule == "untaken-branch"]
+
+
+UNSEEN = {
+    "numpy": lambda x: x / 2 if np.abs(x.detach().numpy()).max() > 700 else x,
+    "an array": lambda x: x / 2 if np.asarray(x.detach()).max() > 700 else x,
+    "a text": lambda x: x / 2 if len(f"{x.abs().max().item():.0f}") > 3 else x,
+    "a text of a tensor": lambda x: x / 2 if len(f"{x.abs().max():.0f}") > 3 else x,
+    "str": lambda x: x / 2 if "e" in str(x.abs().max().item()) else x,
+}
+
+
+@pytest.mark.parametrize("function", UNSEEN.values(), ids=UNSEEN)
+def test_numbers_that_are_read_unseen_are_told_with_the_line(function):
+    [note] = notes_of(function)
+    assert "what is decided by them is not seen" in note.message
+    assert note.source.line == function.__code__.co_firstlineno
+
+
+def reports(x):
+    print(f"the largest is {x.max().item():.3f}")
+    assert x.abs().max() < 1e30, f"{x.abs().max().item()} is too large"
+    if x.abs().max() > 1e20:
+        raise ValueError(f"{x.max().item()}")
+    return x * 2
+
+
+TABLE = torch.arange(4.0)
+SEEN = {
+    "a report": reports,
+    "a constant": lambda x: x * float(TABLE.numpy().sum()),
+    "a size as a key": lambda x: x * {"4": 2}[f"{x.shape[1]}"],
+    "values of sizes": lambda x: x * torch.arange(x.shape[0]).numpy().sum(),
+}
+
+
+@pytest.mark.parametrize("function", SEEN.values(), ids=SEEN)
+def test_nothing_is_said_of_texts_that_only_report_and_of_constants(function, capsys):
+    assert notes_of(function) == []

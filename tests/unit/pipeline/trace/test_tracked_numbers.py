@@ -21,13 +21,16 @@ class Listener:
     def __init__(self):
         self.heard = []
 
-    def compared(self, outcome, gap, total, *, by_sizes, period):
+    def compared(self, outcome, gap, total, *, by_sizes, period, values):
         self.heard.append((outcome, gap, by_sizes))
         return outcome
 
     def converted(self, value, function):
         self.heard.append(function)
         return value
+
+    def read_unseen(self, function, values):
+        self.heard.append((function, values))
 
 
 def of_sizes(number):
@@ -91,7 +94,7 @@ def test_a_number_that_becomes_text_is_reported(number):
 class Answering:
     """Gives other answers than the numbers do."""
 
-    def compared(self, outcome, gap, total, *, by_sizes, period):
+    def compared(self, outcome, gap, total, *, by_sizes, period, values):
         return not outcome
 
     def converted(self, value, function):
@@ -104,3 +107,13 @@ def test_the_code_gets_what_the_listener_answers(number):
     with reporting_to(Answering()):
         assert (size == number, int(size)) == (False, int(number) + 1)
     assert (size == number, int(size)) == (True, int(number))
+
+
+def test_a_number_remembers_what_it_was_read_from_and_tells_when_it_becomes_a_text():
+    listener = Listener()
+    with reporting_to(listener):
+        first, second = (tracked(number, by_sizes=False, values=(value,)) for number, value in ((3, 7), (2.5, 8)))
+        assert (first * second - first).values == (7, 8)
+        assert f"{first + 1}" == "4"
+        assert f"{of_sizes(3)}" == "3"
+    assert [each for each in listener.heard if isinstance(each, tuple)] == [("format", (7,))]
