@@ -101,13 +101,26 @@ def by_remedy(items: Iterable[_T]) -> list[tuple[_T, str]]:
 def _has_cause_of(finding: Finding, first: Finding) -> bool:
     """Whether a finding has the cause of another one, which is at least as severe.
 
-    What a comparison with a model finds that returns different outputs on each run has no other cause than that.
+    What a comparison with a model finds that returns different outputs on each run has no other cause than that, unless it is
+    about an axis, and the sizes are the same on each run. Findings about one axis of one output have one cause.
     """
-    if first.rule == "nondeterministic" and first.severity is Severity.ERROR and finding.rule in _COMPARED:
+    axis = _axis(finding)
+    if first.rule == "nondeterministic" and first.severity is Severity.ERROR:
+        if axis is not None and not first.details.get("other_sizes"):
+            return False
+        if finding.rule in _COMPARED:
+            return True
+    if axis is not None and axis == _axis(first):
         return True
     places, first_places = _places(finding), _places(first)
     is_part = finding.severity is not Severity.ERROR and places <= first_places
     return bool(places) and (places == first_places or is_part)
+
+
+def _axis(finding: Finding) -> tuple[str, int] | None:
+    """The output and the axis that a finding is about."""
+    details = finding.details
+    return (finding.output or details.get("output", ""), details["axis"]) if "axis" in details else None
 
 
 _COMPARED = frozenset(rule.id for rule in RULES.values() if rule.phase == "compare")

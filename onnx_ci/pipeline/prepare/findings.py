@@ -223,7 +223,7 @@ def _constant_axes(
                 where = f"axis {axis} of output {name!r}"
                 message = f"{where} is declared dynamic as {label!r}, but has size {sizes.pop()} on every input"
                 remedy = "Do not declare the axis dynamic, or declare the input's axis that determines its size."
-                yield label, finding("vacuous", message, remedy=remedy)
+                yield label, finding("vacuous", message, remedy=remedy, output=name, details={"axis": axis})
 
 
 # --- the trace --------------------------------------------------------------------------------------------------------

@@ -139,13 +139,15 @@ def _explained(
     copies: Copies, tracer: Tracer, own: Outputs, others: Sequence[torch.Tensor] | None, *, training: bool
 ) -> SideEffects:
     """Why a later run has returned something else: by runs that are not recorded, because recording can be the reason."""
-    if differ(run(copies.fresh(), seed=OTHER_SEED), own):
+    again = run(copies.fresh(), seed=OTHER_SEED)
+    if differ(again, own):
         message = "a fresh copy of the model returns different outputs"
         first, other = (tracer.record(copies.fresh(), seed=seed)[0] for seed in (0, OTHER_SEED))
         drawn = next(iter(lines_that_draw(first)), None)
         remedy = None if drawn is not None else _NOT_DRAWN_BY_TORCH
         source = drawn or first_difference(first, other)
-        return SideEffects(findings=[finding("nondeterministic", message, remedy=remedy, source=source)])
+        details = {"other_sizes": not same_shapes(again, own)}
+        return SideEffects(findings=[finding("nondeterministic", message, remedy=remedy, source=source, details=details)])
     fresh = copies.fresh()
     calls = [with_own_inputs(fresh) for _ in range(2)]
     run(calls[0])

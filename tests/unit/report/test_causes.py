@@ -55,6 +55,17 @@ def test_what_a_comparison_with_a_random_model_finds_is_no_cause(severity, is_ca
     )
 
 
+@pytest.mark.parametrize("other_sizes", [False, True])
+def test_a_wrong_axis_is_a_cause_of_its_own_unless_a_random_model_returns_other_sizes(other_sizes):
+    random = dataclasses.replace(at("nondeterministic", "it differs", LINE), details={"other_sizes": other_sizes})
+    mismatch = dataclasses.replace(at("shape-mismatch", "has size 1", LINE), details={"output": "y", "axis": 1})
+    constant = finding("vacuous", "size 1 on every input", output="y", details={"axis": 1})
+    static = finding("static-axis", "axis 0 is fixed", output="y", details={"axis": 0})
+    causes = {each.finding.rule: len(each.consequences) for each in causes_of([random, mismatch, constant, static])}
+    wrong_axes = {"shape-mismatch": 1, "static-axis": 0}
+    assert causes == ({"nondeterministic": 2, "static-axis": 0} if other_sizes else {"nondeterministic": 0, **wrong_axes})
+
+
 def broken(*findings, **changes):
     return CellResult(cell=cell(**changes), status=Status.FAILED, findings=findings)
 
