@@ -6,8 +6,8 @@ An error in a module whose activation × gradient is within the tolerance of the
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from onnx_ci.pipeline.model.call import Call, PrepareError
 from onnx_ci.pipeline.model.containers import tensors_in
 from onnx_ci.pipeline.model.module import calls_hooks, unlike_others
 from onnx_ci.pipeline.model.running import force_eager, run, seeded
-from onnx_ci.pipeline.model.tensors import Outputs
+from onnx_ci.pipeline.model.tensors import Outputs, has_noise, same_shapes
 from onnx_ci.pipeline.prepare.side_effects import differ
 
 WHOLE = "the model"
@@ -32,6 +32,8 @@ class Observability:
     hidden: tuple[str, ...]
     without_gradient: tuple[str, ...] = ()
     """Those of :attr:`hidden` through which no gradient leads: nothing uses what they return, or only an argmax or the like."""
+    flat: tuple[str, ...] = ()
+    """Those of :attr:`hidden` without a gradient, or with zero everywhere: a step, such as a rounding, can follow them."""
 
     @property
     def share(self) -> float:
@@ -45,13 +47,17 @@ class Observability:
 
     def beside(self, other: Observability) -> Observability:
         """What is visible in this run or in the ``other`` one, which had other inputs."""
-        hidden = tuple(name for name in self.hidden if name not in other.visible)
         with_gradient = {*other.hidden} - {*other.without_gradient}
-        return Observability(
-            visible=(*self.visible, *(name for name in self.hidden if name in other.visible)),
-            hidden=hidden,
-            without_gradient=tuple(name for name in hidden if name in self.without_gradient and name not in with_gradient),
-        )
+        without_gradient = tuple(name for name in self.without_gradient if name not in with_gradient)
+        return replace(self, without_gradient=without_gradient).with_visible(other.visible)
+
+    def with_visible(self, names: Collection[str]) -> Observability:
+        """The same, except that these modules are visible, too."""
+        still = {field: tuple(name for name in getattr(self, field) if name not in names) for field in _HIDDEN}
+        return Observability(visible=(*self.visible, *(name for name in self.hidden if name in names)), **still)
+
+
+_HIDDEN = ("hidden", "without_gradient", "flat")
 
 
 class NoGradientsError(Exception):
@@ -117,6 +123,7 @@ def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Obse
     visible: list[str] = []
     hidden: list[str] = []
     without_gradient: list[str] = []
+    flat: list[str] = []
     for name, pairs in tapped.items():
         effects = [
             activation * gradient for (_, activation), gradient in zip(pairs, gradients, strict=False) if gradient is not None
@@ -125,7 +132,50 @@ def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Obse
         (visible if is_visible else hidden).append(name)
         if not effects:
             without_gradient.append(name)
-    return Observability(visible=tuple(visible), hidden=tuple(hidden), without_gradient=tuple(without_gradient))
+        if not any(effect.any() for effect in effects):
+            flat.append(name)
+    names_of = {"visible": visible, "hidden": hidden, "without_gradient": without_gradient, "flat": flat}
+    return Observability(**{kind: tuple(of_kind) for kind, of_kind in names_of.items()})
+
+
+_MOVE, _MOVES = 1 / 8, 4
+"""How far the outputs of a module are moved, in their standard deviations, and how often. Some of many values then cross a step
+near them, and few leave what a clamp or a ReLU cuts off."""
+
+
+def seen_in_steps(fresh: Callable[[], Call], names: Sequence[str], outputs: Outputs, allowed: Sequence[float]) -> Sequence[str]:
+    """Those modules of a model whose outputs, moved by a share of their spread, move an output of the model.
+
+    Args:
+        names: the modules.
+        outputs: what the model returns.
+        allowed: how far each floating output may move unnoticed.
+    """
+
+    def are_seen(some: Sequence[str], seed: int) -> bool:
+        call, generator = fresh(), torch.Generator().manual_seed(seed)
+
+        def move(tensor: torch.Tensor) -> torch.Tensor:
+            if not has_noise(tensor) or tensor.numel() < 2:
+                return tensor
+            noise = torch.randn(tensor.shape, generator=generator).to(tensor.device, tensor.dtype)
+            return tensor + _MOVE * tensor.std() * noise
+
+        for name, module in call.model.named_modules():
+            if (name or WHOLE) in some:
+                module.register_forward_hook(lambda _module, _args, output: pytree.tree_map_only(torch.Tensor, move, output))
+        try:
+            moved = run(call)
+        except PrepareError:
+            return False
+        pairs = zip(moved, outputs, allowed, strict=False)
+        return not same_shapes(moved, outputs) or any(
+            bool(((new.double() - old.double()).abs() > (most if has_noise(old) else 0)).any()) for new, old, most in pairs
+        )
+
+    if not names or not any(are_seen(names, seed) for seed in range(_MOVES)):
+        return []
+    return [name for name in names if any(are_seen([name], seed) for seed in range(_MOVES))]
 
 
 def affect_outputs(call: Call, names: Collection[str], outputs: Outputs) -> bool:

@@ -66,7 +66,7 @@ from onnx_ci.pipeline.prepare.findings import (
     untested_axes,
     without_float64,
 )
-from onnx_ci.pipeline.prepare.observability import NoGradientsError, Observability, affect_outputs, observe
+from onnx_ci.pipeline.prepare.observability import NoGradientsError, Observability, affect_outputs, observe, seen_in_steps
 from onnx_ci.pipeline.prepare.side_effects import SideEffects, differ, find_kept_sizes, find_side_effects, is_same_watched
 from onnx_ci.pipeline.reference.random_samples import random_reference
 from onnx_ci.pipeline.reference.reference import make_reference
@@ -445,6 +445,8 @@ def _observability(
             observability = observability if on_other is None else observability.beside(on_other)
         if observability is None:
             return None, []
+        allowed = [unit * limit for unit, limit in zip(example.reference.noise, limits, strict=True)]
+        observability = observability.with_visible(seen_in_steps(copies.fresh, observability.flat, own, allowed))
         # In a function of torch.func, no module has a gradient.
         may_affect = not observability.visible and not observability.has_gradients
         if may_affect and affect_outputs(copies.fresh(), observability.hidden, own):

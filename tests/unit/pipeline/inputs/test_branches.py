@@ -554,7 +554,7 @@ COUNTS = {
     "a sum": lambda x: is_large(x).sum() > 0,
     "a share": lambda x: is_large(x).float().mean() > 0,
     "a sum of Python": lambda x: sum(each > 700 for each in x.flatten()),
-    "contains": lambda x: 0.5 in x,
+    "contains": lambda x: 3.25 in x,
 }
 
 

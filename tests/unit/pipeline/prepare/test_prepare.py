@@ -627,3 +627,48 @@ def test_the_shapes_of_a_class_are_a_list_or_the_class(kind, shapes):
     assert prepared.model.signature.axes == {"batch.first": {0: "rows"}, "batch.second": {0: "rows"}}
     few = finding_of(Batch(), (kind(torch.ones(2, 3), torch.ones(2, 3)),), dynamic_shapes=([{0: "rows"}],))
     assert "it has no entry for 'batch.second'" in few.message
+
+
+# --- layers that are seen through steps
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, seen, bias=0.0):
+        super().__init__()
+        self.mix, self.seen, self.bias = torch.nn.Linear(17, 17), seen, bias
+
+    def forward(self, x):
+        return self.seen(self.mix(x) + self.bias)
+
+
+ROUNDED = {
+    "round": lambda y: torch.round(y * 3),
+    "wave": lambda y: torch.round(y * 3).cos(),
+    "floor": lambda y: torch.floor(y * 3),
+    "sign": torch.sign,
+    "above": lambda y: (y > 0).float(),
+    "bins": lambda y: torch.bucketize(y, torch.tensor([-0.5, 0.0, 0.5])),
+    "argmax": lambda y: y.argmax(-1),
+    "tokens": lambda y: torch.eye(17)[y.argmax(-1)],
+    "fake quantized": lambda y: (y / 0.1).round().clamp(-128, 127) * 0.1,
+    "order": lambda y: torch.argsort(y, dim=-1, stable=True).float(),
+}
+CUT_OFF = {
+    "a ReLU": (lambda y: y.relu(), -50.0),
+    "a clamp": (lambda y: y.clamp(max=1.0), 50.0),
+    "a sign that is always the same": (torch.sign, 50.0),
+    "nothing": (lambda y: torch.round(y * 0.0) + 1.0, 0.0),
+}
+
+
+@pytest.mark.parametrize("seen", ROUNDED.values(), ids=ROUNDED)
+def test_a_layer_is_seen_through_steps(seen):
+    x = torch.randn(45, 17, generator=torch.Generator().manual_seed(3))
+    assert "vacuous" not in {each.rule for each in make(Layer(seen), (x,)).findings}
+
+
+@pytest.mark.parametrize(("seen", "bias"), CUT_OFF.values(), ids=CUT_OFF)
+def test_a_layer_behind_which_nothing_changes_is_not_seen(seen, bias):
+    x = torch.randn(45, 17, generator=torch.Generator().manual_seed(3))
+    [found] = [each for each in make(Layer(seen, bias), (x,)).findings if "no measurable effect" in each.message]
+    assert found.severity is onnx_ci.Severity.ERROR
