@@ -25,9 +25,11 @@ from onnx_ci.pipeline.contract.facts import facts_of
 from onnx_ci.pipeline.contract.requirements import check_requirements
 from onnx_ci.pipeline.contract.weights import compare_weights
 from onnx_ci.pipeline.inputs.probes import Probe, Probes
+from onnx_ci.pipeline.model.call import Call, with_inputs
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.post_export.passes import ort_optimized
 from onnx_ci.pipeline.post_export.shipped_reference import ShippedReference
+from onnx_ci.pipeline.prepare.side_effects import as_of_ties
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.pipeline.run.runtime import Runtime
 from onnx_ci.processes.capture import timed
@@ -88,6 +90,7 @@ def judge(
     if signature is None or _has_errors(each for each in judgement.contract if each.rule in _UNMATCHED):
         return judgement
     judgement = _judge_numbers(judgement, _Inference(file.path, signature, task, shipped.model, timings), runtimes)
+    judgement = replace(judgement, numbers=tuple(_as_of_ties(judgement.numbers, judgement.probes, shipped.model)))
     numbers = with_equal_axes(judgement.numbers, signature, shipped.model.signature, judgement.probes.all)
     axes = {(each.output, each.details["axis"]) for each in numbers if each.rule == "static-axis"}
     declared = [
@@ -138,6 +141,20 @@ def _judge_numbers(judgement: Judgement, inference: _Inference, runtimes: Sequen
         numbers = explain_drift_on_gpu(sides, numbers, on_gpu, device, tf32=model.recipe.tf32)
     outputs = tuple(output for each in runs for output in each.outputs)
     return replace(judgement, numbers=(*overflows, *numbers), outputs=outputs, cpu_vs_gpu=sides)
+
+
+def _as_of_ties(findings: Iterable[Finding], probes: Probes, model: RecipeModel) -> Iterator[Finding]:
+    by_name = {probe.name: probe for probe in probes.all}
+    for each in findings:
+        probe = by_name.get(each.probe or "")
+        if probe is None or each.rule not in ("numeric-drift", "baked-value") or each.severity is not Severity.ERROR:
+            yield each
+        else:
+            yield as_of_ties(each, functools.partial(_on, model, probe), probe.reference.own)
+
+
+def _on(model: RecipeModel, probe: Probe) -> Call:
+    return with_inputs(model.fresh(), probe.inputs)
 
 
 def _judge_contract(file: JudgedFile, task: CellTask, shipped: ShippedReference) -> Judgement:

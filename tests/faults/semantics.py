@@ -67,7 +67,40 @@ def readings() -> tuple[torch.Tensor]:
 
 TWO = {"input_names": ["x"], "output_names": ["y", "z"]}
 
+
+def ranked(keys, values):
+    return values.gather(1, torch.sort(keys, dim=1, descending=True).indices)
+
+
+def ranked_as_if_stable(keys, values):
+    number = keys.shape[1]
+    return ranked(keys * number - torch.arange(number), values)
+
+
+def best_ranked(keys, values):
+    return values.gather(1, torch.topk(keys, 4, dim=1).indices)
+
+
+def best_ranked_as_if_stable(keys, values):
+    number = keys.shape[1]
+    return best_ranked(keys * number - torch.arange(number), values)
+
+
+def keys_with_ties() -> tuple[torch.Tensor, ...]:
+    return torch.randint(0, 4, (2, 40)), torch.randn(2, 40)
+
+
+RANKED = {
+    "input_names": ["keys", "values"],
+    "output_names": ["y"],
+    "dynamic_axes": {"keys": {0: "batch"}, "values": {0: "batch"}, "y": {0: "batch"}},
+}
+
 FAULTS = [
+    # Where keys are equal, torch and the file order them otherwise.
+    fault("order_of_equal_keys", "numeric-drift", ranked, ranked_as_if_stable, keys_with_ties, **RANKED),
+    fault("order_of_equal_keys_with_dynamo", "numeric-drift", ranked, ranked_as_if_stable, keys_with_ties, opset=18, **RANKED),
+    fault("best_of_equal_keys", "numeric-drift", best_ranked, best_ranked_as_if_stable, keys_with_ties, **RANKED),
     # Opset 9 samples a resized image at other points.
     fault(
         "bilinear",

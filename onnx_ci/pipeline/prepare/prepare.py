@@ -67,7 +67,14 @@ from onnx_ci.pipeline.prepare.findings import (
     without_float64,
 )
 from onnx_ci.pipeline.prepare.observability import NoGradientsError, Observability, affect_outputs, observe, seen_in_steps
-from onnx_ci.pipeline.prepare.side_effects import SideEffects, differ, find_kept_sizes, find_side_effects, is_same_watched
+from onnx_ci.pipeline.prepare.side_effects import (
+    SideEffects,
+    as_of_ties,
+    differ,
+    find_kept_sizes,
+    find_side_effects,
+    is_same_watched,
+)
 from onnx_ci.pipeline.reference.random_samples import random_reference
 from onnx_ci.pipeline.reference.reference import make_reference
 from onnx_ci.pipeline.reference.runtime_rounding import with_runtime_rounding
@@ -367,7 +374,7 @@ def _probes(
         *undeclared_relations(of_call.resized, axes),
         *not_recorded(trace),
         *unseen_reads(trace),
-        *noisy_outputs(task.max_drift, probes, trace),
+        *(as_of_ties(each, copies.fresh, first.example.reference.own) for each in noisy_outputs(task.max_drift, probes, trace)),
         *without_float64(probes),
         *(() if task.is_quick else output_size_findings(recipe, of_call.resized, probes, axes)),
     ]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from onnx_ci.pipeline.model.operators import Intervention
 from onnx_ci.pipeline.model.running import flatten_outputs, force_eager, run
 from onnx_ci.pipeline.model.tensors import Outputs, has_noise, has_same_values, same_shapes
 from onnx_ci.pipeline.prepare.state_lines import first_difference, lines_that_change_state, lines_that_draw
+from onnx_ci.pipeline.reference.perturbation import OtherTies
 from onnx_ci.pipeline.trace.recorder import Tracer
 from onnx_ci.pipeline.trace.trace import Trace
 from onnx_ci.results.records import Finding, Severity
@@ -258,3 +259,28 @@ def _differs(output: torch.Tensor, other: torch.Tensor) -> bool:
     largest = float(size[torch.isfinite(size)].max()) if bool(torch.isfinite(size).any()) else 0.0
     allowed = largest * torch.finfo(output.dtype).eps * MAX_UNITS_APART
     return bool((difference[torch.isfinite(difference)] > allowed).any()) or not torch.equal(output.isnan(), other.isnan())
+
+
+# --- equal values -----------------------------------------------------------------------------------------------------
+
+_MAKE_DISTINCT = (
+    "Sort by keys of which no two are equal. Of integers, keys * n + torch.arange(n) has the order of stable=True, where n is "
+    "keys.shape[-1]; in descending order and for topk, keys * n - torch.arange(n). The exporters do not take stable=True."
+)
+"""What helps, with both exporters of torch 2.13."""
+
+
+def as_of_ties(found: Finding, fresh: Callable[[], Call], own: Outputs) -> Finding:
+    """A finding about the outputs on one input; it says so if they follow the order of equal values, which is undefined.
+
+    Args:
+        fresh: makes the call of the model on that input.
+        own: what that returns.
+    """
+    for is_rotated in (False, True):
+        with contextlib.suppress(PrepareError), force_eager(), OtherTies(is_rotated=is_rotated):
+            if differ(run(fresh()), own):
+                cause = "it follows the order of equal values, which torch.sort, argsort and topk leave undefined"
+                rule = "numeric-drift" if found.rule == "baked-value" else found.rule
+                return replace(found, rule=rule, message=f"{found.message}; {cause}", remedy=_MAKE_DISTINCT)
+    return found

@@ -241,3 +241,45 @@ def test_what_changes_between_runs_outside_of_modules_has_the_line_that_uses_it(
     (found,) = (each for each in result.findings if each.rule == rule)
     assert (result.status, found.severity) == (Status.FAILED, Severity.ERROR)
     assert found.source.text.endswith(comment)
+
+
+# --- equal values
+
+
+def by_keys(keys, values, wrong=0.0):
+    ranked = values.gather(1, keys.argsort(1))
+    return ranked + wrong if torch.onnx.is_in_onnx_export() else ranked
+
+
+def with_two_outputs(keys, values):
+    order = torch.sort(keys, dim=1, descending=True).indices
+    return values.gather(1, order), order
+
+
+TIED = {
+    "of integers": (by_keys, torch.randint(0, 4, (2, 40))),
+    "of repeated floats": (by_keys, torch.randint(0, 4, (2, 40)) / 4),
+    "noisy": (with_two_outputs, torch.randint(0, 4, (2, 40))),
+}
+DISTINCT = {"of floats": torch.randn(2, 40), "of integers": torch.stack([torch.randperm(40), torch.randperm(40)])}
+
+
+def ranking(function, keys):
+    recipe = onnx_ci.recipe(name="ranking", input_names=["keys", "values"])
+    (result,) = onnx_ci.run([recipe(lambda: (Function(function), (keys, torch.randn(2, 40))))], opsets="17").cells
+    return [each for each in result.findings if each.severity is Severity.ERROR]
+
+
+@pytest.mark.parametrize(("function", "keys"), TIED.values(), ids=TIED)
+def test_what_follows_the_order_of_equal_values_says_so_with_what_helps(function, keys):
+    found = ranking(function, keys)
+    assert found
+    assert "it follows the order of equal values" in found[0].message
+    assert "keys * n + torch.arange(n)" in found[0].remedy
+
+
+@pytest.mark.parametrize("keys", DISTINCT.values(), ids=DISTINCT)
+def test_a_fault_beside_a_sort_of_different_values_is_another_one(keys):
+    found = [each for each in ranking(lambda *args: by_keys(*args, wrong=0.5), keys) if each.probe == "example"]
+    assert found
+    assert not any("order of equal" in each.message for each in found)
