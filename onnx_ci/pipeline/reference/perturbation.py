@@ -124,3 +124,55 @@ class OtherTies(Intervention):
 
 
 _ORDERING = frozenset((aten.topk.default, aten.sort.default, aten.sort.stable))
+
+
+QUANTIZED_EPS = 2.0**-8
+"""The precision of the 8 bits that quantized tensors have."""
+QUANTIZED_SHARE = 1 / 8
+"""The share of a step that is the noise of a quantized model: a right file may be off by a step, and a wrong one is by more."""
+
+
+class OtherSteps(Intervention):
+    """Moves what comes out of quantized tensors by a step, up or down.
+
+    torch rounds sums of integers, and a file rounds sums of floating-point numbers: near the middle of two steps, they differ.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._generator = torch.Generator().manual_seed(0)
+        self.are_moved = False
+        """Whether the model has quantized tensors."""
+
+    def run(self, call: OperatorCall) -> Any:
+        """Run an operator. One that returns the numbers of a quantized tensor returns them moved."""
+        result = call.run()
+        if call.operator is not aten.dequantize.self or not call.operands[0].is_quantized:
+            return result
+        self.are_moved = True
+        quantized: Any = call.operands[0]
+        if quantized.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+            steps = torch.tensor(quantized.q_scale())
+        else:
+            axis = quantized.q_per_channel_axis()
+            steps = quantized.q_per_channel_scales().reshape([-1 if each == axis else 1 for each in range(result.dim())])
+        signs = torch.randint(0, 2, result.shape, generator=self._generator) * 2 - 1
+        return result + (steps * signs).to(result.device, result.dtype)
+
+
+def moved_by_steps(call: Call, own: Outputs) -> Outputs | None:
+    """The outputs of a call moved by :data:`QUANTIZED_SHARE` of the steps of its quantized tensors; ``None`` without any.
+
+    Args:
+        own: what the call returns.
+    """
+    steps = OtherSteps()
+    try:
+        with force_eager(), steps:
+            outputs = run(call)
+    except PrepareError:
+        return None
+    if not steps.are_moved or not same_shapes(outputs, own):
+        return None
+    pairs = zip(own, outputs, strict=True)
+    return tuple(old + QUANTIZED_SHARE * (new - old) if has_noise(old) else new for old, new in pairs)

@@ -21,7 +21,7 @@ from onnx_ci.pipeline.model.tensors import Outputs, has_noise, has_same_values, 
 from onnx_ci.pipeline.reference.channel_noise import ChannelNoise, channel_noise, largest_of_channels
 from onnx_ci.pipeline.reference.float64 import coarsest_eps, run_in_float64
 from onnx_ci.pipeline.reference.own_decisions import RecordedDecisions
-from onnx_ci.pipeline.reference.perturbation import perturbed_runs
+from onnx_ci.pipeline.reference.perturbation import QUANTIZED_EPS, moved_by_steps, perturbed_runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,12 @@ def make_reference(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] 
         return copies.fresh() if inputs is None else with_inputs(copies.fresh(), inputs)
 
     reference = reference_from(own, exact, lambda: perturbed_runs(fresh, own), eps=eps, coarser=coarser)
-    if exact is None or not reference.is_too_noisy:
+    if exact is None:
+        moved = moved_by_steps(fresh(), own)
+        if moved is None:
+            return reference
+        return replace(with_noise_of(reference, [moved], reference.method), eps=max(eps, QUANTIZED_EPS))
+    if not reference.is_too_noisy:
         return reference
     decisions = _own_decisions(copies, own, inputs, eps)
     replayed, _ = run_in_float64(copies, own, inputs, decisions=decisions) if decisions else (None, 0.0)

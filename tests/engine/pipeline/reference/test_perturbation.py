@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from toolbox.cells import recipe_of, rules, run_one
+from torch.ao import quantization
 
 import onnx_ci
 from onnx_ci.pipeline.reference.perturbation import OtherTies
@@ -69,3 +70,52 @@ def test_a_stable_sort_is_defined():
     with OtherTies(is_rotated=True):
         assert x.sort(stable=True).indices.tolist() == [0, 1, 2, 3]
         assert x.sort().indices.tolist() == [1, 2, 3, 0]
+
+
+# --- models that torch has quantized
+
+
+class Quantized(torch.nn.Module):
+    """Layers that torch has quantized, whose file is off by ``steps`` of the output's scale."""
+
+    def __init__(self, layers, steps):
+        super().__init__()
+        self.inner = torch.nn.Sequential(quantization.QuantStub(), *layers, quantization.DeQuantStub()).eval()
+        self.inner.qconfig = quantization.get_default_qconfig("x86")
+        quantization.prepare(self.inner, inplace=True)
+        self.inner(torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(3)))
+        quantization.convert(self.inner, inplace=True)
+        self.steps = steps
+
+    def forward(self, x):
+        y = self.inner(x)
+        return y + self.steps * self.inner[-2].scale if torch.onnx.is_in_onnx_export() else y
+
+
+class Added(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.sum = torch.nn.Conv2d(3, 3, 1), torch.ao.nn.quantized.FloatFunctional()
+
+    def forward(self, x):
+        return self.sum.add(self.layer(x), x)
+
+
+QUANTIZED = {
+    "one layer": lambda: [torch.nn.Conv2d(3, 4, 3)],
+    "three layers": lambda: [torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3), torch.nn.Conv2d(8, 4, 1)],
+    "linear": lambda: [torch.nn.Flatten(), torch.nn.Linear(192, 16), torch.nn.ReLU(), torch.nn.Linear(16, 5)],
+    "a sum": lambda: [Added(), torch.nn.Conv2d(3, 3, 1)],
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("layers", QUANTIZED.values(), ids=QUANTIZED)
+@pytest.mark.parametrize(("steps", "broken"), [(0.0, set()), (3.0, {"numeric-drift"})])
+def test_a_model_that_torch_has_quantized_is_compared_by_its_own_steps(layers, steps, broken):
+    recipe = onnx_ci.recipe(
+        name="net", input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}}
+    )(lambda: (Quantized(layers(), steps), (torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(3)),)))
+    (result,) = onnx_ci.run([recipe], opsets="17").cells
+    assert {each.rule for each in result.findings if each.severity is onnx_ci.Severity.ERROR} == broken
+    assert (max(each.drift for each in result.outputs) > 16) is bool(broken)
