@@ -111,7 +111,51 @@ class DimmedIfDarkRight(DimmedIfDark):
         return torch.where(y.sum() > 0, y * 0.5, y)
 
 
+def halved_if(large, x):
+    return torch.where(large, x / 2, x * 2)
+
+
+def halved_if_any(x):
+    return halved_if((x > 700).any(), x)
+
+
+def halved_if_counted(x):
+    return x / 2 if torch.count_nonzero(x > 700) else x * 2
+
+
+def halved_if_found(x):
+    return x / 2 if torch.nonzero(x > 700).shape[0] else x * 2
+
+
+def halved_if_chosen(x):
+    return x / 2 if len(x[x > 700]) else x * 2
+
+
+def halved_if_summed(x):
+    return x / 2 if sum(each > 700 for each in x.flatten()) else x * 2
+
+
+def halved_if_caught(x):
+    try:
+        if x.max() > 700:
+            raise ValueError
+    except ValueError:
+        return x / 2
+    return x * 2
+
+
+def halved_if_contained(x):
+    return x / 2 if 3.25 in x else x * 2
+
+
 FAULTS = [
+    # A branch on how many values are so, or on a size that follows from values.
+    fault("count_of_truths", "baked-value", halved_if_counted, halved_if_any, matrix, **ROWS),
+    fault("number_of_places", "baked-value", halved_if_found, halved_if_any, matrix, **ROWS),
+    fault("number_of_chosen", "baked-value", halved_if_chosen, halved_if_any, matrix, **ROWS),
+    fault("sum_of_truths", "baked-value", halved_if_summed, halved_if_any, matrix, **ROWS),
+    fault("caught_exception", "baked-value", halved_if_caught, halved_if_any, matrix, **ROWS),
+    fault("contained", "baked-value", halved_if_contained, lambda x: halved_if((x == 3.25).any(), x), matrix, **ROWS),
     # .item() makes a number of the tensor, and the graph loses its input.
     fault("item", "input-missing", lambda x, n: x.reshape(n.item(), -1), lambda x, n: x.reshape(n, -1), with_count, **RESHAPED),
     # range() over a tensor unrolls the loop for the example's count.

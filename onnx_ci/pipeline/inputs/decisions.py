@@ -7,7 +7,7 @@ of the model need no list of exceptions, and a model without such branches costs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -50,25 +50,19 @@ _SELECTING = frozenset({"__getitem__", "masked_select"})
 """Functions whose results have as many elements as booleans are true."""
 
 
+_MAX_GAPS = 8
+"""How many gaps are kept of what is computed from booleans, which may be computed from many others."""
+
+
 def _with_earlier(
     own: Comparison | None, comparisons: Mapping[int, Comparison], trace: Trace, values: Sequence[int]
 ) -> Comparison | None:
     """The comparisons from which something was computed: its own, unless it compares booleans, and those of ``values``."""
-    earlier = _together(comparisons, trace, values)
-    if own is None or earlier is None:
-        return own or earlier
-    if not own.gaps or all(trace.values[each].dtype is torch.bool for each in values):
-        return earlier
-    return own._replace(gaps=(*own.gaps, *earlier.gaps)[:_MAX_GAPS], total=own.total + earlier.total)
-
-
-_MAX_GAPS = 8
-"""How many gaps of a boolean tensor are kept, which may be computed from many others."""
-
-
-def _together(comparisons: Mapping[int, Comparison], trace: Trace, values: Iterable[int]) -> Comparison | None:
-    """The comparisons from which booleans among ``values`` were computed; ``None`` if there are none."""
     memories = (trace.values[each].memory for each in values)
-    of_values = [comparisons[memory] for memory in memories if memory in comparisons]
-    gaps = dict.fromkeys(gap for each in of_values for gap in each.gaps)
-    return Comparison(tuple(gaps)[:_MAX_GAPS], sum(each.total for each in of_values)) if of_values else None
+    earlier = [comparisons[memory] for memory in memories if memory in comparisons]
+    if not earlier:
+        return own
+    if own is not None and own.gaps and not all(trace.values[each].dtype is torch.bool for each in values):
+        earlier.insert(0, own)
+    gaps = dict.fromkeys(gap for each in earlier for gap in each.gaps)
+    return Comparison(tuple(gaps)[:_MAX_GAPS], sum(each.total for each in earlier), max(each.period for each in earlier))

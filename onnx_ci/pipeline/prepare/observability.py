@@ -161,9 +161,7 @@ def seen_in_steps(fresh: Callable[[], Call], names: Sequence[str], outputs: Outp
             noise = torch.randn(tensor.shape, generator=generator).to(tensor.device, tensor.dtype)
             return tensor + _MOVE * tensor.std() * noise
 
-        for name, module in call.model.named_modules():
-            if (name or WHOLE) in some:
-                module.register_forward_hook(lambda _module, _args, output: pytree.tree_map_only(torch.Tensor, move, output))
+        _change_outputs(call.model, some, move)
         try:
             moved = run(call)
         except PrepareError:
@@ -186,7 +184,7 @@ def affect_outputs(call: Call, names: Collection[str], outputs: Outputs) -> bool
     """
     replaced: list[torch.Tensor] = []
 
-    def replace(tensor: torch.Tensor) -> torch.Tensor:
+    def changed(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point():
             return tensor
         replaced.append(tensor)
@@ -194,13 +192,17 @@ def affect_outputs(call: Call, names: Collection[str], outputs: Outputs) -> bool
 
     if not calls_hooks(call.model):
         return True
-    for name, module in call.model.named_modules():
-        if (name or WHOLE) in names:
-            module.register_forward_hook(lambda _module, _args, output: pytree.tree_map_only(torch.Tensor, replace, output))
+    _change_outputs(call.model, names, changed)
     try:
         return differ(run(call), outputs) or not replaced
     except PrepareError:
         return True
+
+
+def _change_outputs(model: torch.nn.Module, names: Collection[str], change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    for name, module in model.named_modules():
+        if (name or WHOLE) in names:
+            module.register_forward_hook(lambda _module, _args, output: pytree.tree_map_only(torch.Tensor, change, output))
 
 
 @contextlib.contextmanager
