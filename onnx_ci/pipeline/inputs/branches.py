@@ -192,19 +192,25 @@ class BranchFinder:
         """
         decision, is_impossible = self._decisions(place)[0], False
         degenerate: tuple[Probe, Observation] | None = None
+        repeats, gaps = decision.by_sizes and bool(decision.comparison.period), {decision.comparison.gaps}
         for attempt in search.attempts(place, decision) if search else ():
+            is_empty = self._is_emptied(attempt.inputs)
+            if is_empty and (repeats or not decision.by_sizes):
+                continue  # zero is a multiple of everything, and a sum of nothing
             observation = attempt.observation
             decisions = observation.decisions.get(place, ())
+            gaps |= {each.comparison.gaps for each in decisions}
             is_taken = any(each.outcome is not decision.outcome for each in decisions)
             if is_taken and observation.is_accepted:
                 is_legal = self._legality(attempt.inputs) is InputStatus.LEGAL
-                if (is_legal or degenerate is None) and (probe := self._prober.probe(name, attempt.inputs, quick=True)):
+                probe = self._prober.probe(name, attempt.inputs, quick=True) if is_legal or degenerate is None else None
+                if probe is not None and (is_empty or probe.reference.is_comparable):
                     if is_legal:
                         self._observations.append(observation)
                         return probe
                     # On zeros, both sides often compute the same: the search goes on.
                     degenerate = replace(probe, legality=InputStatus.DEGENERATE), observation
-            elif is_taken or (attempt.is_aimed and not (decisions and observation.is_accepted)):
+            elif is_taken or (attempt.is_aimed and not repeats and not (decisions and observation.is_accepted)):
                 is_impossible = True
                 if decision.by_sizes and observation.is_accepted:
                     break  # the sizes that would take it lead elsewhere
@@ -212,15 +218,16 @@ class BranchFinder:
             probe, observation = degenerate
             self._observations.append(observation)
             return probe
-        is_remainder = decision.by_sizes and decision.comparison.total not in decision.comparison.gaps
-        is_same = len({each.comparison.gaps for each in self._decisions(place)}) == 1
-        if is_impossible or (is_remainder and is_same):  # what comes before leaves no other remainder
+        gaps |= {each.comparison.gaps for each in self._decisions(place)}
+        if is_impossible or (repeats and len(gaps) == 1):  # what comes before leaves no other remainder
             return None
         return UntakenBranch(condition=self._condition(place), outcome=decision.outcome, by_sizes=decision.by_sizes)
 
     def _legality(self, inputs: Inputs) -> InputStatus:
         """Inputs that become empty, or all zeros, are degenerate."""
-        pairs = [*zip(inputs, self._example, strict=True)]
-        is_empty = any(not new.numel() and old.numel() for new, old in pairs)
+        pairs = zip(inputs, self._example, strict=True)
         is_zero = any(is_float(new) and not new.any() and old.any() for new, old in pairs)
-        return InputStatus.DEGENERATE if is_empty or is_zero else InputStatus.LEGAL
+        return InputStatus.DEGENERATE if is_zero or self._is_emptied(inputs) else InputStatus.LEGAL
+
+    def _is_emptied(self, inputs: Inputs) -> bool:
+        return any(not new.numel() and old.numel() for new, old in zip(inputs, self._example, strict=True))

@@ -21,7 +21,7 @@ class Listener:
     def __init__(self):
         self.heard = []
 
-    def compared(self, outcome, gap, total, *, by_sizes):
+    def compared(self, outcome, gap, total, *, by_sizes, period):
         self.heard.append((outcome, gap, by_sizes))
         return outcome
 
@@ -91,7 +91,7 @@ def test_a_number_that_becomes_text_is_reported(number):
 class Answering:
     """Gives other answers than the numbers do."""
 
-    def compared(self, outcome, gap, total, *, by_sizes):
+    def compared(self, outcome, gap, total, *, by_sizes, period):
         return not outcome
 
     def converted(self, value, function):
