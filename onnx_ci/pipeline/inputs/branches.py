@@ -123,14 +123,16 @@ class BranchFinder:
     def _telling(self, probes: Sequence[Probe]) -> Mapping[str, Probe]:
         """The probes, by name, that show what depends on the input.
 
-        They have the largest size of each axis and, unless only sizes matter, other values of each input.
+        They have the largest size of each axis that is not the example's and, unless only sizes matter, other values of each input.
         """
-        telling = {}
+        telling, by_name = {}, {probe.name: probe for probe in probes}
         sizes = [self._axes.sizes_in(probe.inputs) for probe in probes]
         for name in self._sizes if probes else ():
-            sizes_of_axis = [each.get(name, 0) for each in sizes]
-            largest = probes[sizes_of_axis.index(max(sizes_of_axis))]
-            telling[largest.name] = largest
+            resized = {probe.name: each[name] for each, probe in zip(sizes, probes, strict=True) if name in each}
+            resized = {probe: size for probe, size in resized.items() if size != self._sizes[name]}
+            if resized:
+                largest = max(resized, key=resized.__getitem__)
+                telling[largest] = by_name[largest]
         for index, tensor in enumerate(self._example if self.decides_by_values else ()):
             changed = [probe for probe in probes if not is_same(probe.inputs[index], tensor)]
             if changed and not any(probe.name in telling for probe in changed):
