@@ -26,6 +26,10 @@ HOPELESS = 16.0
 """A drift so many times above its limit stays above it, however often the rounding of a lossy pass is simulated."""
 
 
+TOO_NOISY = "too noisy"
+"""Why a comparison proves nothing in which zeros would pass, although the model returns others."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class OutputComparison:
     """The result of one run of the file."""
@@ -227,7 +231,18 @@ class _Output:
             reference=self.method,
             similarity=alike,
             is_decisive=self._is_decisive and not _only_warns(self.probe, self.terms),
+            unproven=self._unproven,
         )
+
+    @property
+    def _unproven(self) -> str:
+        if not bool(self.judged.any()):
+            return "nothing finite"
+        if self.is_exact or self._by_tolerance:
+            return ""
+        sizes = self.exact.abs()[self.judged]
+        is_within = sizes <= (self.noise_of_elements * self.limit)[self.judged]
+        return TOO_NOISY if bool(is_within.all()) and bool(sizes.any()) else ""
 
     @property
     def _by_tolerance(self) -> bool:

@@ -123,7 +123,8 @@ class BranchFinder:
     def _telling(self, probes: Sequence[Probe]) -> Mapping[str, Probe]:
         """The probes, by name, that show what depends on the input.
 
-        They have the largest size of each axis that is not the example's and, unless only sizes matter, other values of each input.
+        They have the largest size of each axis that is not the example's and, unless only sizes matter, other values of each
+        input.
         """
         telling, by_name = {}, {probe.name: probe for probe in probes}
         sizes = [self._axes.sizes_in(probe.inputs) for probe in probes]

@@ -83,8 +83,8 @@ def _move_alone(name: str, attempts: _Attempts, choices: _Choices) -> SizeRelati
 
     If the model accepts only multiples of a number, return that.
     """
-    for size in choices.listed(name):
-        attempts.attempt_one(name, size)
+    for listed in choices.listed(name):
+        attempts.attempt_one(name, listed)
     if choices.is_listed(name):
         return None
     multiples = choices.multiples(name)

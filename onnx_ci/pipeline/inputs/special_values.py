@@ -223,7 +223,7 @@ def _with(value: float, tensor: torch.Tensor, places: torch.Tensor) -> torch.Ten
 
 
 def _masks(example: Inputs, domains: InputDomains) -> Iterator[Variation]:
-    """All masks as of padded rows; with true or false everywhere, and in their first row: within their domains, or degenerate."""
+    """All masks as of padded rows, and with true or false everywhere or in their first row: in their domains, or degenerate."""
     masks = {index for index, domain in domains.items() if isinstance(domain, Mask)}
     padded = [_padded(tensor) if index in masks else tensor for index, tensor in enumerate(example)]
     yield Variation(name="masks of padded rows", inputs=domains.legal(padded, example))

@@ -49,8 +49,8 @@ _ASKED = (
     "the same."
 )
 _ON_FAST_PATH = (
-    "Where torch's encoder takes its fast path, it returns 0 for hidden tokens, and an export never takes it. Let the outputs not "
-    "depend on hidden tokens, y.masked_fill(hidden[..., None], 0.0) after the encoder, or build "
+    "Where torch's encoder takes its fast path, it returns 0 for hidden tokens, and an export never takes it. Let the outputs "
+    "not depend on hidden tokens, y.masked_fill(hidden[..., None], 0.0) after the encoder, or build "
     "nn.TransformerEncoder(…, enable_nested_tensor=False)."
 )
 _IN_NODE = (

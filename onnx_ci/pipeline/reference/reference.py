@@ -73,8 +73,11 @@ class Reference:
 
     @property
     def is_comparable(self) -> bool:
-        """Whether a comparison proves something: an output has finite numbers, and is not too noisy."""
-        return any(bool(is_finite(own).any()) and not self.is_noisy(position) for position, own in enumerate(self.own))
+        """Whether an output has finite numbers, and its noise is not as large as these."""
+        return any(
+            bool(is_finite(own).any()) and not (has_noise(own) and 0 < largest_value(own) <= noise)
+            for own, noise in zip(self.own, self.noise, strict=True)
+        )
 
     def noise_of_elements(self, position: int) -> torch.Tensor:
         """The noise of each element of an output."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from toolbox.cells import recipe_of, rules, run_one, task
@@ -192,7 +194,7 @@ def test_of_many_listed_sizes_the_ends_and_some_between_them_are_tried():
     prepared = make(doubled, torch.randn(16), input_names=["x"], dynamic_axes={"x": {0: "n"}}, dynamic_sizes={"n": sizes})
     tried = sorted(int(name.removeprefix("n=")) for name in moved(prepared))
     assert (len(tried), tried[0], tried[-1]) == (16, 21, 120)
-    assert max(larger - smaller for smaller, larger in zip(tried, tried[1:], strict=False)) <= 8
+    assert max(larger - smaller for smaller, larger in itertools.pairwise(tried)) <= 8
 
 
 def test_a_branch_that_only_a_later_one_of_the_listed_sizes_takes_is_compared():
