@@ -23,6 +23,8 @@ MAX_STEPS = 3
 
 _MORE = (1, 2, 4, 8, 16, 32)
 """What is added to a size if it decides by a remainder."""
+_MULTIPLES = (1, 2, 3)
+"""How many multiples of the number are tried."""
 _STRIDE = 2
 """How many times a size may be as large as the number that is divided."""
 
@@ -114,8 +116,8 @@ class _Walk:
         yield from self._towards(direction.second)
         decided = [each.decisions.get(self._site) for each in self._observations.values()]
         is_repeating = direction.sizes and comparison.period and decided[-1] not in (None, decided[0])
-        for number in self._repeating() if is_repeating else ():
-            yield from self._towards(number, is_aimed=True)
+        for number, is_aimed in self._repeating().items() if is_repeating else ():
+            yield from self._towards(number, is_aimed=is_aimed)
         for position in range(len(comparison.gaps)):
             for _ in range(MAX_STEPS):
                 root = self._root(position)
@@ -131,8 +133,8 @@ class _Walk:
                 further = exactly + 0.5 * (exactly - direction.start)
                 yield from self._towards(round(further) if direction.is_integer else further)
 
-    def _repeating(self) -> Iterator[float]:
-        """Sizes at which a comparison of what was divided may come out otherwise.
+    def _repeating(self) -> dict[float, bool]:
+        """Sizes at which a comparison of what was divided may come out otherwise, and whether the other side is expected.
 
         Where the gap is that of a remainder, it is zero as far beside the example's size as the gap itself, or that much short
         of a period. Where it is that of a quotient, it is so many periods away. After a stride, all of that is twice as far.
@@ -140,10 +142,12 @@ class _Walk:
         start, period = int(self._direction.start), math.ceil(self._decision.comparison.period)
         gaps = [round(gap) for gap in self._decision.comparison.gaps]
         away = [number for gap in gaps for number in (-gap % period, gap % period, -gap % period - period, -gap * period)]
-        multiple = (start // period + 1) * period
-        further = (_STRIDE * each for each in (*away, multiple - start))
-        numbers = (*(start + each for each in away), multiple, multiple + 1, *(start + each for each in (*_MORE, *further)))
-        yield from dict.fromkeys(number for number in numbers if number > 0 and number != start)
+        multiples = [(start // period + number) * period for number in _MULTIPLES]
+        further = (_STRIDE * each for each in (*away, multiples[0] - start))
+        others = (multiples[0] + 1, *(start + each for each in (*_MORE, *further)))
+        expected = dict.fromkeys((*(start + each for each in away), *multiples), True)
+        numbers = expected | {each: False for each in others if each not in expected}
+        return {number: is_aimed for number, is_aimed in numbers.items() if number > 0 and number != start}
 
     def _towards(self, target: float, *, is_aimed: bool = False) -> Iterator[Attempt]:
         """Runs up to ``target``, as far as the model does not compute too much."""

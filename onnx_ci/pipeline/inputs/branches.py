@@ -213,7 +213,7 @@ class BranchFinder:
                         return probe
                     # On zeros, both sides often compute the same: the search goes on.
                     degenerate = replace(probe, legality=InputStatus.DEGENERATE), observation
-            elif is_taken or (attempt.is_aimed and not repeats and not (decisions and observation.is_accepted)):
+            elif is_taken or (attempt.is_aimed and not (decisions and observation.is_accepted)):
                 is_impossible = True
                 if decision.by_sizes and observation.is_accepted:
                     break  # the sizes that would take it lead elsewhere
