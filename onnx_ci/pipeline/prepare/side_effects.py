@@ -122,7 +122,7 @@ def find_side_effects(
     trace, result = tracer.record(again, seed=OTHER_SEED)
     outputs = flatten_outputs(result) if trace.is_accepted else ()
     if differ(outputs, own):
-        return _explained(copies, tracer, own, others, training=training)
+        return _explained(copies, tracer, own, others, training=training, runs_recorded=trace.is_accepted)
     changed = describe_changes(again.model, copies.pristine.model)
     findings = [*_overwrites(given, copies.pristine)] if not changed else [_changed(changed)]
     can_share, usable = others is not None and not changed, None if tracer.must_repeat else trace
@@ -136,7 +136,13 @@ def find_side_effects(
 
 
 def _explained(
-    copies: Copies, tracer: Tracer, own: Outputs, others: Sequence[torch.Tensor] | None, *, training: bool
+    copies: Copies,
+    tracer: Tracer,
+    own: Outputs,
+    others: Sequence[torch.Tensor] | None,
+    *,
+    training: bool,
+    runs_recorded: bool,
 ) -> SideEffects:
     """Why a later run has returned something else: by runs that are not recorded, because recording can be the reason."""
     if differ(run(copies.fresh(), seed=OTHER_SEED), own):
@@ -159,7 +165,8 @@ def _explained(
         return SideEffects(changed=changed)
     if repeats and not (others is not None and differ(_after(copies.fresh(), others), own)):
         findings = [_changed(changed)] if changed else [*_overwrites(given, copies.pristine)]
-        findings.append(finding("untaken-branch", _OTHERWISE_RECORDED, severity=Severity.NOTE, remedy=_PLAIN_REFERENCE))
+        message = _OTHERWISE_RECORDED if runs_recorded else _NOT_RECORDED
+        findings.append(finding("untaken-branch", message, severity=Severity.NOTE, remedy=_PLAIN_REFERENCE))
         return SideEffects(findings=findings, changed=changed, can_share=others is not None and not changed)
     later = "a run after one on other inputs" if repeats else "the next run"
     return SideEffects(findings=[_impure(changed, later, copies, tracer)], changed=changed)
@@ -169,19 +176,21 @@ _OTHERWISE_RECORDED = (
     "the model computes something else while its calls are recorded, as torch's encoder layers do: branches and indices are "
     "looked for in what it computes then"
 )
-_PLAIN_REFERENCE = "No action is needed: the file is compared with what the model computes otherwise."
+_NOT_RECORDED = "the model fails while its calls are recorded: branches and indices are not looked for"
+_PLAIN_REFERENCE = "No action is needed: files are compared with runs that are not recorded."
 
 
 def is_same_watched(copies: Copies) -> bool:
-    """Whether a model returns the same, bit for bit, under an intervention that changes nothing, or never returns the same."""
-    with force_eager():
-        plain = run(copies.running())
-        try:
-            with Intervention():
-                watched = run(copies.running())
-        except PrepareError:
-            return False
-        return _are_same(watched, plain) or not _are_same(run(copies.running()), plain)
+    """Whether a model returns the same, bit for bit, under an intervention that changes nothing.
+
+    It is also true of a model that never returns the same bits, or cannot run without torch.compile.
+    """
+    with force_eager(), contextlib.suppress(PrepareError):
+        plain, watched = run(copies.running()), None
+        with contextlib.suppress(PrepareError), Intervention():
+            watched = run(copies.running())
+        return (watched is not None and _are_same(watched, plain)) or not _are_same(run(copies.running()), plain)
+    return True
 
 
 def _are_same(outputs: Outputs, others: Outputs) -> bool:
