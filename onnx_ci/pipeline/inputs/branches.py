@@ -126,14 +126,13 @@ class BranchFinder:
         They have the largest size of each axis that is not the example's and, unless only sizes matter, other values of each
         input.
         """
-        telling, by_name = {}, {probe.name: probe for probe in probes}
+        telling = {}
         sizes = [self._axes.sizes_in(probe.inputs) for probe in probes]
         for name in self._sizes if probes else ():
-            resized = {probe.name: each[name] for each, probe in zip(sizes, probes, strict=True) if name in each}
-            resized = {probe: size for probe, size in resized.items() if size != self._sizes[name]}
+            resized = [place for place, each in enumerate(sizes) if each.get(name, self._sizes[name]) != self._sizes[name]]
             if resized:
-                largest = max(resized, key=resized.__getitem__)
-                telling[largest] = by_name[largest]
+                largest = probes[max(resized, key=lambda place: sizes[place][name])]
+                telling[largest.name] = largest
         for index, tensor in enumerate(self._example if self.decides_by_values else ()):
             changed = [probe for probe in probes if not is_same(probe.inputs[index], tensor)]
             if changed and not any(probe.name in telling for probe in changed):

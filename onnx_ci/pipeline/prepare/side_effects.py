@@ -122,7 +122,7 @@ def find_side_effects(
     trace, result = tracer.record(again, seed=OTHER_SEED)
     outputs = flatten_outputs(result) if trace.is_accepted else ()
     if differ(outputs, own):
-        return _explained(copies, tracer, own, others, training=training, runs_recorded=trace.is_accepted)
+        return _explained(copies, tracer, own, others, training=training, is_recorded=trace.is_accepted)
     changed = describe_changes(again.model, copies.pristine.model)
     findings = [*_overwrites(given, copies.pristine)] if not changed else [_changed(changed)]
     can_share, usable = others is not None and not changed, None if tracer.must_repeat else trace
@@ -136,13 +136,7 @@ def find_side_effects(
 
 
 def _explained(
-    copies: Copies,
-    tracer: Tracer,
-    own: Outputs,
-    others: Sequence[torch.Tensor] | None,
-    *,
-    training: bool,
-    runs_recorded: bool,
+    copies: Copies, tracer: Tracer, own: Outputs, others: Sequence[torch.Tensor] | None, *, training: bool, is_recorded: bool
 ) -> SideEffects:
     """Why a later run has returned something else: by runs that are not recorded, because recording can be the reason."""
     if differ(run(copies.fresh(), seed=OTHER_SEED), own):
@@ -165,7 +159,7 @@ def _explained(
         return SideEffects(changed=changed)
     if repeats and not (others is not None and differ(_after(copies.fresh(), others), own)):
         findings = [_changed(changed)] if changed else [*_overwrites(given, copies.pristine)]
-        message = _OTHERWISE_RECORDED if runs_recorded else _NOT_RECORDED
+        message = _OTHERWISE_RECORDED if is_recorded else _NOT_RECORDED
         findings.append(finding("untaken-branch", message, severity=Severity.NOTE, remedy=_PLAIN_REFERENCE))
         return SideEffects(findings=findings, changed=changed, can_share=others is not None and not changed)
     later = "a run after one on other inputs" if repeats else "the next run"
