@@ -23,10 +23,6 @@ MAX_STEPS = 3
 
 _MORE = (1, 2, 4, 8, 16, 32)
 """What is added to a size if it decides by a remainder."""
-_MULTIPLES = (1, 2, 3)
-"""How many multiples of the number are tried."""
-_STRIDE = 2
-"""How many times a size may be as large as the number that is divided."""
 
 MAX_WORK = 2**28
 """How many elements the model may compute on larger inputs, which is predicted from smaller ones: a few tenths of a second."""
@@ -142,8 +138,8 @@ class _Walk:
         start, period = int(self._direction.start), math.ceil(self._decision.comparison.period)
         gaps = [round(gap) for gap in self._decision.comparison.gaps]
         away = [number for gap in gaps for number in (-gap % period, gap % period, -gap % period - period, -gap * period)]
-        multiples = [(start // period + number) * period for number in _MULTIPLES]
-        further = (_STRIDE * each for each in (*away, multiples[0] - start))
+        multiples = [(start // period + number) * period for number in (1, 2, 3)]
+        further = (2 * each for each in (*away, multiples[0] - start))
         others = (multiples[0] + 1, *(start + each for each in (*_MORE, *further)))
         expected = dict.fromkeys((*(start + each for each in away), *multiples), True)
         numbers = expected | {each: False for each in others if each not in expected}

@@ -100,16 +100,13 @@ class Directions:
     # --- values
 
     def values(self) -> Iterator[Direction]:
-        """Floats multiplied, increased and drawn to their largest or smallest; integers increased.
-
-        Floats of all inputs together and of each alone, integers of each input alone.
-        """
-        floats = [index for index, tensor in enumerate(self.example) if is_float(tensor)]
+        """Floats multiplied, increased or drawn to an end, all inputs together and each alone; integers increased, each."""
+        floats = [index for index, tensor in enumerate(self.example) if is_float(tensor) and tensor.numel()]
         for indices in [*([floats] if len(floats) > 1 else ()), *([index] for index in floats)]:
             yield Direction(inputs=self._changing(indices, torch.mul), start=1, second=2)
             yield Direction(inputs=self._changing(indices, torch.add), start=0, second=1)
-            yield Direction(inputs=self._changing(indices, _towards_largest), start=0, second=1)
-            yield Direction(inputs=self._changing(indices, _towards_smallest), start=0, second=1)
+            yield Direction(inputs=self._changing(indices, lambda old, share: old.lerp(old.max(), share)), start=0, second=1)
+            yield Direction(inputs=self._changing(indices, lambda old, share: old.lerp(old.min(), share)), start=0, second=1)
         for index, tensor in enumerate(self.example):
             if _is_number(tensor):
                 yield Direction(inputs=self._changing([index], torch.add), start=0, second=1, is_integer=True)
@@ -149,14 +146,6 @@ class Directions:
                 changed = tensor.clone(memory_format=torch.contiguous_format)
                 changed.view(-1)[-1] = value
                 yield self._domains.legal([*self.example[:index], changed, *self.example[index + 1 :]], self.example)
-
-
-def _towards_largest(tensor: torch.Tensor, share: float) -> torch.Tensor:
-    return tensor.lerp(tensor.max(), share) if tensor.numel() else tensor
-
-
-def _towards_smallest(tensor: torch.Tensor, share: float) -> torch.Tensor:
-    return tensor.lerp(tensor.min(), share) if tensor.numel() else tensor
 
 
 def _is_number(tensor: torch.Tensor) -> bool:

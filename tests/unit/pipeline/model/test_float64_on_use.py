@@ -284,7 +284,11 @@ class WatchesCasts(Intervention):
 
     def run(self, call):
         result = call.run()
-        if call.operator is torch.ops.aten._to_copy.default and result.is_floating_point() and result.nbytes == 8 * result.numel():
+        if (
+            call.operator is torch.ops.aten._to_copy.default
+            and result.is_floating_point()
+            and result.nbytes == 8 * result.numel()
+        ):
             self.count += 1
             self._alive.append(weakref.ref(result))
             self.most = max(self.most, sum(each().nbytes for each in self._alive if each() is not None))

@@ -19,10 +19,11 @@ comparisons = st.sampled_from([operator.lt, operator.le, operator.gt, operator.g
 
 class Listener:
     def __init__(self):
-        self.heard = []
+        self.heard, self.periods = [], []
 
     def compared(self, outcome, gap, total, *, by_sizes, period, values):
         self.heard.append((outcome, gap, by_sizes))
+        self.periods.append(period)
         return outcome
 
     def converted(self, value, function):
@@ -62,6 +63,25 @@ def test_a_comparison_is_reported_with_its_gap(compare, left, right, by_sizes):
         outcome = compare(of_sizes(left), tracked(right, by_sizes=by_sizes))
     assert outcome is compare(left, right)
     assert listener.heard == [(outcome, left - right, by_sizes)]
+
+
+@pytest.mark.parametrize(
+    ("compute", "period"),
+    [
+        (lambda n: n % 16, 16),
+        (lambda n: -n % 16 + 1, 16),
+        (lambda n: n // 16 * 16, 16),
+        (lambda n: n // 2 % 8, 16),
+        (lambda n: divmod(n, 24)[1], 24),
+        (lambda n: n * 2 + 1, 0),
+        (lambda n: 48 % n, 0),
+    ],
+)
+def test_a_comparison_is_reported_with_the_number_by_which_was_divided(compute, period):
+    listener = Listener()
+    with reporting_to(listener):
+        assert compute(of_sizes(21)) != 1000
+    assert listener.periods == [period]
 
 
 @given(st.floats(-20, 20) | st.integers(-20, 20).map(float))
