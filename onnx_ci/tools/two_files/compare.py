@@ -40,6 +40,7 @@ from onnx_ci.results.records import Finding, OutputDrift, Severity, Status, wors
 from onnx_ci.results.rules import finding
 from onnx_ci.results.verdict import Severities, broken_rules, with_severities
 from onnx_ci.tools.two_files.interfaces import ComparedFile, Interfaces, Sizes, axis_variables, compare_interfaces, type_name
+from onnx_ci.tools.two_files.weights import compare_weights
 
 if TYPE_CHECKING:
     import torch
@@ -195,6 +196,7 @@ def _compare(first: Path, second: Path, settings: Settings, sizes: Sizes, announ
     result = FileComparison(reference=str(paths[0]), tested=str(paths[1]), findings=tuple(findings))
     if interfaces.inputs is None or not interfaces.outputs or any(each.rule == "external-data" for each in findings):
         return result
+    findings += compare_weights(paths[0], paths[1])
     numbers = _compare_numbers(_compared_files(paths, (reference, tested), interfaces), settings, sizes, announce)
     return dataclasses.replace(
         result, findings=(*findings, *numbers.findings), outputs=numbers.outputs, left_out=numbers.left_out
