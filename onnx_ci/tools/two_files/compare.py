@@ -196,10 +196,12 @@ def _compare(first: Path, second: Path, settings: Settings, sizes: Sizes, announ
     result = FileComparison(reference=str(paths[0]), tested=str(paths[1]), findings=tuple(findings))
     if interfaces.inputs is None or not interfaces.outputs or any(each.rule == "external-data" for each in findings):
         return result
-    findings += compare_weights(paths[0], paths[1])
     numbers = _compare_numbers(_compared_files(paths, (reference, tested), interfaces), settings, sizes, announce)
     return dataclasses.replace(
-        result, findings=(*findings, *numbers.findings), outputs=numbers.outputs, left_out=numbers.left_out
+        result,
+        findings=(*findings, *numbers.findings, *compare_weights(paths[0], paths[1])),
+        outputs=numbers.outputs,
+        left_out=numbers.left_out,
     )
 
 
