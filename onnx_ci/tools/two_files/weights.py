@@ -5,6 +5,7 @@ Inputs need not show a weight: it may belong to a row of an embedding that no in
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,17 @@ from onnx_ci.text import listed_shortly
 
 _ROUNDING = 4.0
 """How far a weight may differ, in units of its type's rounding of the largest element: constants are folded in any order."""
-_EPS = {TensorProto.FLOAT: 2.0**-23, TensorProto.DOUBLE: 2.0**-52, TensorProto.FLOAT16: 2.0**-10, TensorProto.BFLOAT16: 2.0**-7}
+_EPS: Mapping[int, float] = {
+    TensorProto.FLOAT: 2.0**-23,
+    TensorProto.DOUBLE: 2.0**-52,
+    TensorProto.FLOAT16: 2.0**-10,
+    TensorProto.BFLOAT16: 2.0**-7,
+}
+    TensorProto.FLOAT: 2.0**-23,
+    TensorProto.DOUBLE: 2.0**-52,
+    TensorProto.FLOAT16: 2.0**-10,
+    TensorProto.BFLOAT16: 2.0**-7,
+}
 """The rounding of floating types, relative to a number."""
 _MOST_SIZES = 8
 """The longest vector of integers that counts as sizes or axes, which can be written in several ways."""
