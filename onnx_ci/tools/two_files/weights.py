@@ -26,11 +26,6 @@ _EPS: Mapping[int, float] = {
     TensorProto.FLOAT16: 2.0**-10,
     TensorProto.BFLOAT16: 2.0**-7,
 }
-    TensorProto.FLOAT: 2.0**-23,
-    TensorProto.DOUBLE: 2.0**-52,
-    TensorProto.FLOAT16: 2.0**-10,
-    TensorProto.BFLOAT16: 2.0**-7,
-}
 """The rounding of floating types, relative to a number."""
 _MOST_SIZES = 8
 """The longest vector of integers that counts as sizes or axes, which can be written in several ways."""
