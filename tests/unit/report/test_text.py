@@ -522,6 +522,10 @@ def test_a_merged_report_has_the_commit_that_all_its_runs_have():
         mixed
     )
     assert RunReport.from_json(json.loads(json.dumps(mixed.as_json()))) == mixed
+    assert (same.verdict, mixed.verdict) == ("passed", "failed")
+    (problem,) = mixed.problems
+    assert "one.json of aaaaaaa and other.json of bbbbbbb; merge the reports of one" in problem.message
+    assert merged(mixed=mixed, again=mixed).problems == mixed.problems
 
 
 def test_who_judged_a_cell_outweighs_who_skipped_it_or_did_not_come_to_it():
