@@ -29,7 +29,7 @@ from onnx_ci.tools.two_files.probes import FileProber
 
 _UNCALIBRATED = "Give inputs like those that the file was calibrated on: --inputs. With some, look for a wrong scale."
 _UNLIKE = "To compare with all scales in use, give inputs of the calibration: --inputs."
-_WRONG_SCALE = "If the file was calibrated on inputs like these, a scale is wrong: calibrate it again. If not, give such."
+_WRONG_SCALE = "If the file was calibrated on inputs like these, calibrate it again; otherwise, give inputs like those."
 _MOST_ERROR = 8.0
 """How far off an activation may be on given inputs, in units of the best scale for them. Ranges from the least to the largest
 number, from entropy or from percentiles reach 4, a scale that is too small by half 9 to 40."""
