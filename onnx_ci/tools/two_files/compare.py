@@ -194,7 +194,7 @@ def _compare(first: Path, second: Path, settings: Settings, sizes: Sizes, announ
     numbers = _compare_numbers(_compared_files(paths, (reference, tested), interfaces), settings, sizes, announce)
     return replace(
         result,
-        findings=(*findings, *numbers.findings, *compare_weights(paths[0], paths[1])),
+        findings=(*findings, *numbers.findings, *compare_weights(paths[0], paths[1], settings.max_drift)),
         outputs=numbers.outputs,
         left_out=numbers.left_out,
     )

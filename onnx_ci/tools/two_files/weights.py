@@ -18,26 +18,25 @@ from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.text import listed_shortly
 
-_ROUNDING = 4.0
-"""How far a weight may differ, in units of its type's rounding of the largest element: constants are folded in any order."""
 _EPS: Mapping[int, float] = {
-    TensorProto.FLOAT: 2.0**-23,
-    TensorProto.DOUBLE: 2.0**-52,
-    TensorProto.FLOAT16: 2.0**-10,
-    TensorProto.BFLOAT16: 2.0**-7,
+    TensorProto.FLOAT: 2.0**-24,
+    TensorProto.DOUBLE: 2.0**-53,
+    TensorProto.FLOAT16: 2.0**-11,
+    TensorProto.BFLOAT16: 2.0**-8,
 }
-"""The rounding of floating types, relative to a number."""
+"""How far floating types round a number, relative to it: half a step."""
 _MOST_SIZES = 8
 """The longest vector of integers that counts as sizes or axes, which can be written in several ways."""
 _REMEDY = "If they are meant to have different weights, allow that: --rules=weight-mismatch=note."
 
 
-def compare_weights(reference: Path, tested: Path) -> list[Finding]:
+def compare_weights(reference: Path, tested: Path, limit: float) -> list[Finding]:
     """A finding about the weights that differ, if two files have the same graph up to names.
 
     Args:
         reference: the path of a file, with its external data in the same folder.
         tested: the path of the other file.
+        limit: how far a weight may differ, in units of its type's rounding of the largest element.
     """
     try:
         (graph, weights), (other_graph, others) = (_graph_and_weights(onnx.load(path)) for path in (reference, tested))
@@ -54,7 +53,7 @@ def compare_weights(reference: Path, tested: Path) -> list[Finding]:
         is_same = (one == two) | (one.isnan() & two.isnan())
         apart = torch.where(is_same, 0.0, ((one - two).abs() / largest).nan_to_num(torch.inf))
         place = tuple(map(int, torch.unravel_index(apart.argmax(), apart.shape)))
-        if apart[place] > _ROUNDING * _EPS.get(weight.data_type, 0.0):
+        if apart[place] > limit * _EPS.get(weight.data_type, 0.0):
             where = f" at {[*place]}" if place else ""
             message = f"the weight {name!r}{where} is {one[place]:.9g} in {reference} and {two[place]:.9g} in {tested}"
             number = f"; {int((apart > 0).sum())} of {apart.numel()} values differ" if place else ""
