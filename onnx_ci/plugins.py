@@ -161,7 +161,7 @@ PASSES = PluginKind(
     noun="post-export pass",
     group="onnx_ci.passes",
     shape="what onnx_ci.graph_pass(FUNCTION, ...) returns",
-    members=("transform", "lossy", "keep_io_types", "max_drift", "domains", "is_static", "options"),
+    members=("transform", "lossy", "keep_io_types", "max_drift", "domains", "opset", "is_static", "options"),
     is_class=False,
     ours={
         "onnxsim": "onnx_ci.pipeline.post_export.passes:ONNXSIM",

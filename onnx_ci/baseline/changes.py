@@ -171,13 +171,10 @@ def _type(old: DeclaredValue, new: DeclaredValue) -> Iterator[str]:
 def _operators(old: Entry, new: Entry, limits: Limits) -> Iterator[str]:
     before, now = _below(old, "operators"), _below(new, "operators")
     differences = {name: now.get(name, 0) - before.get(name, 0) for name in sorted({**before, **now})}
-    lines = [f"{_signed(number)} {name}" for name, number in differences.items() if abs(number) > limits["counts"]]
+    changed = {name: f"{number:+}".replace("-", "−") for name, number in differences.items() if abs(number) > limits["counts"]}
+    lines = [f"{number} {name}" for name, number in changed.items()]
     if lines:  # additions first: a device may not support them
         yield ", ".join(sorted(lines, key=lambda text: text.startswith("−")))
-
-
-def _signed(number: int) -> str:
-    return f"+{number}" if number > 0 else f"−{-number}"
 
 
 def _size(old: Entry, new: Entry, limits: Limits) -> Iterator[str]:

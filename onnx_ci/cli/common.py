@@ -36,6 +36,7 @@ from onnx_ci.report.text import (
     detail_lines,
     format_cells,
     summary_lines,
+    warning_lines,
 )
 from onnx_ci.results.records import Cell, CellResult, Problem, Status
 from onnx_ci.results.run_report import RunReport
@@ -329,6 +330,7 @@ def show_problems(problems: Iterable[Problem]) -> None:
 
 
 def show_summary(report: RunReport, verbosity: str | None) -> None:
-    """Print the grid, remarks on the run, and the counts."""
-    for line in conclusion_lines(report, style) if verbosity == QUIET else ["", *summary_lines(report, style)]:
+    """Print the grid, remarks on the run, and the counts; if little is printed, the warnings and the counts."""
+    in_short = [*map(one_line, warning_lines(report.cells)), *conclusion_lines(report, style)]
+    for line in in_short if verbosity == QUIET else ["", *summary_lines(report, style)]:
         click.echo(line)

@@ -38,6 +38,8 @@ class GraphPass:
     """The largest drift that passes, for every output; ``None`` for the default."""
     domains: tuple[str, ...] = ()
     """Domains of operators that the pass may introduce."""
+    opset: int | None = None
+    """The opset that the pass converts files to; ``None`` if it keeps theirs."""
     is_static: bool = False
     """Whether activations are quantized by ranges from a calibration. Otherwise each tensor's own range is used."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -57,6 +59,7 @@ def graph_pass(
     keep_io_types: bool | None = None,
     max_drift: float | None = None,
     domains: str | Sequence[str] = (),
+    opset: int | None = None,
     **options: Any,
 ) -> GraphPass:
     """A post-export pass with options, for ``@recipe(then=[...])``.
@@ -74,6 +77,7 @@ def graph_pass(
         keep_io_types: whether inputs and outputs keep their types. Default: yes, except for ``float16``.
         max_drift: the largest drift that passes. Default: the limit of the exporter's own file, or 4 after a lossy pass.
         domains: domains of operators that the pass may introduce, besides those that a pass with a name is known for.
+        opset: the opset that the pass converts files to. Default: it keeps theirs.
         **options: for a pass with a name, keywords for its package, such as ``per_channel=True`` for
             ``onnxruntime.quantization`` or ``level="basic"`` for ``ort-optimized``.
 
@@ -94,11 +98,14 @@ def graph_pass(
         raise RecipeError(f"a post-export pass is the name of a built-in one or a function, not {what!r}")
     if max_drift is not None and (isinstance(max_drift, bool) or not 0 < max_drift < float("inf")):
         raise RecipeError(f"max_drift must be a number above 0, not {max_drift!r}")
+    if opset is not None and (isinstance(opset, bool) or not isinstance(opset, int) or opset < 1):
+        raise RecipeError(f"opset must be a whole number above 0, not {opset!r}")
     return dataclasses.replace(
         declared,
         keep_io_types=declared.keep_io_types if keep_io_types is None else keep_io_types,
         max_drift=declared.max_drift if max_drift is None else max_drift,
         domains=(*declared.domains, *((domains,) if isinstance(domains, str) else domains)),
+        opset=declared.opset if opset is None else opset,
         options={**declared.options, **options},
     )
 

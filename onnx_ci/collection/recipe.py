@@ -75,9 +75,11 @@ class Recipe(RecipeFields):
     def __reduce__(self) -> Any:
         """A recipe that a file declares is sent to another process as its name and its file, with the fields that differ.
 
-        So a copy of a recipe is the recipe itself.
+        So a copy of a recipe is the recipe itself. One with other keywords than those declared has the name of its function's.
         """
-        original = self._declaration()
+        of_function = [each for each in _declarations if each.recipe.function is self.function]
+        of_name = [each for each in of_function if each.recipe.name == self.name]
+        original = next(iter(of_name or of_function), None)
         if original is None or original.file is None or original.module is None or original.module == "__main__":
             return copyreg.__newobj__, (type(self),), vars(self)  # type: ignore[attr-defined]
         declared = vars(original.recipe)
@@ -87,12 +89,6 @@ class Recipe(RecipeFields):
         # They may refer to functions of the file, so they are read once the other process has imported it.
         pickled = cloudpickle.dumps(changes) if changes else None
         return recipe_in, (original.module, original.file, original.recipe.name, pickled)
-
-    def _declaration(self) -> Declaration | None:
-        """The declaration of this recipe, or else of one with the same function and other keywords."""
-        of_function = [each for each in _declarations if each.recipe.function is self.function]
-        of_name = [each for each in of_function if each.recipe.name == self.name]
-        return next(iter(of_name or of_function), None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the decorated function, with its case if it has one."""

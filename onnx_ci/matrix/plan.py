@@ -104,6 +104,11 @@ class CellTask(CellSpec):
         return any(graph_pass.lossy for graph_pass in self.passes)
 
     @property
+    def opset_of_file(self) -> int:
+        """The opset that the cell's file must have: that of the export, unless a pass converts it."""
+        return next((each.opset for each in reversed(self.passes) if each.opset), self.cell.opset)
+
+    @property
     def drift_limit(self) -> DriftLimit:
         """The largest drift of the cell's file: ``max_drift``, unless a pass is lossy or has its own limit."""
         return limit_after(self.passes, self.max_drift)

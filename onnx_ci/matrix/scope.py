@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -13,6 +13,7 @@ from onnx_ci.collection.expectations import CellPattern, expectations_of
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.collection.recipe import Recipe, declared_in
 from onnx_ci.config.settings import Settings
+from onnx_ci.config.values import EVERY_RECIPE
 from onnx_ci.environment.packages import newest_opset, newest_opset_of_onnx
 from onnx_ci.errors import ConfigurationError, did_you_mean
 from onnx_ci.opsets import CUSTOM, DEFAULT_OPSETS, OPEN_END, default_exporter, format_opsets, sample_opsets
@@ -64,6 +65,8 @@ class RecipeScope:
     calls a function of another module, which defines the recipe."""
     weights: str | None
     """``seeded`` or ``trained``."""
+    takes_weights: bool
+    """Whether the settings can give it trained weights."""
     has_several_files: bool
     """Whether its export function writes several files, which are judged together."""
     allow: tuple[str, ...]
@@ -109,6 +112,7 @@ def scope_of(found: Found, settings: Settings) -> RecipeScope:
         line=recipe.line,
         declared_in=relative_source(Path(declared_in(recipe) or recipe.file), settings.root),
         weights=recipe.weights,
+        takes_weights=recipe.takes_weights,
         has_several_files=recipe.run_files is not None,
         allow=recipe.allow,
         expect=tuple(ExpectedFailures(where=where, failures=failures) for where, failures in recipe.expect.items()),
@@ -198,7 +202,7 @@ def unselected_cells(scopes: Iterable[RecipeScope], settings: Settings) -> tuple
 
 
 def unmatched(scopes: Sequence[RecipeScope], settings: Settings, *, is_whole: bool) -> list[Problem]:
-    """Each glob of ``--select`` and each tag that names nothing although another one does.
+    """Each glob of ``--select`` and each tag that names nothing although another one does, and each setting of no recipe.
 
     A glob may name cells that only other settings have: the jobs of a matrix get the same globs and different opsets.
 
@@ -207,16 +211,17 @@ def unmatched(scopes: Sequence[RecipeScope], settings: Settings, *, is_whole: bo
         settings: the settings.
         is_whole: whether these are all recipes of the project. Otherwise, its ``pyproject.toml`` may name others.
     """
-    if settings.select is None and settings.tags is None:
-        return []
-    if not choose_cells(scopes, settings).cells:
-        return []  # the front-ends say why nothing runs
 
     def requested(name: str) -> bool:
         return is_whole or settings.origins[name].source is not SettingSource.PROJECT_FILE
 
+    problems = [*_without_recipe(scopes, settings, requested)]
+    if settings.select is None and settings.tags is None:
+        return problems
+    if not choose_cells(scopes, settings).cells:
+        return problems  # the front-ends say why nothing runs
     tags = sorted({tag for scope in scopes for tag in scope.tags})
-    problems = [
+    problems += [
         Problem(source="--tags", message=f"no recipe has the tag {tag!r}{did_you_mean(tag, tags)}")
         for tag in settings.tags or ()
         if tag not in tags and requested("tags")
@@ -231,6 +236,23 @@ def unmatched(scopes: Sequence[RecipeScope], settings: Settings, *, is_whole: bo
         for glob in globs
     ]
     return problems
+
+
+def _without_recipe(scopes: Sequence[RecipeScope], settings: Settings, requested: Callable[[str], bool]) -> Iterator[Problem]:
+    """Weights and severities that apply to no recipe, so that they would be ignored without a word."""
+    takes_weights = {scope.name: scope.takes_weights for scope in scopes}
+    for name in settings.weights:
+        takes = any(takes_weights.values()) if name == EVERY_RECIPE else takes_weights.get(name)
+        if takes is None and requested("weights"):
+            yield Problem(source="--weights", message=f"there is no recipe {name!r}{did_you_mean(name, takes_weights)}")
+        elif takes is False and (name in takes_weights or requested("weights")):
+            takes_none = f"the recipe {name!r} takes no weights" if name in takes_weights else "no recipe takes weights"
+            message = f"{takes_none}: give its function the parameter weights=None, and load what it gets"
+            yield Problem(source="--weights", message=message)
+    for pattern in {each.recipes: None for each in settings.rules if requested("rules")}:
+        if not fnmatch.filter(takes_weights, pattern):
+            message = f"{pattern!r} matches the name of no recipe{did_you_mean(pattern, takes_weights)}"
+            yield Problem(source="--rules", message=message)
 
 
 def _possible_cells(scopes: Iterable[RecipeScope], settings: Settings) -> tuple[Cell, ...]:

@@ -163,7 +163,7 @@ def _judge_contract(file: JudgedFile, task: CellTask, shipped: ShippedReference)
     signature = onnx_signature.read_signature(file.path, model.weights)
     if isinstance(signature, Finding):
         return Judgement(probes=probes, signature=None, contract=(*shipped.findings, signature))
-    of_signature = contract.compare_signature(signature, model, probes.example, task.cell, domains=shipped.domains)
+    of_signature = contract.compare_signature(signature, model, probes.example, task, domains=shipped.domains)
     broken = _broken(file, signature, of_signature, task, model)
     facts = facts_of(signature, file.complete, model, probes.example)
     return Judgement(probes=probes, signature=signature, contract=(*shipped.findings, *broken), facts=facts)
@@ -180,7 +180,7 @@ def _judge_contracts(folder: JudgedFile, task: CellTask, shipped: ShippedReferen
             of_file = [signature]
         else:
             signatures.append(signature)
-            of_content = contract.check_content(signature, model.recipe, task.cell)
+            of_content = contract.check_content(signature, task)
             of_file = _broken(JudgedFile(path=path, complete=path), signature, of_content, task, model)
         broken += [replace(each, message=f"{path.stem}: {each.message}") for each in of_file]
     if len(signatures) < len(files):

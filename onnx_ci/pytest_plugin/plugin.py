@@ -536,6 +536,9 @@ class CellItem(pytest.Item):
                 recipe=cell.recipe, opset=cell.opset, device=cell.device, exporter=cell.exporter, graph_pass=cell.graph_pass
             )
         )
+        if self.config.pluginmanager.hasplugin("timeout"):
+            # pytest-timeout would count what a cell waits for: torch's import, and other cells. It has a limit of its own.
+            self.add_marker(pytest.mark.timeout(0))
 
     @property
     def run(self) -> Run:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from onnx_ci.opsets import format_opsets
+from onnx_ci.owners import package_folder
 from onnx_ci.results.records import Cell, CellResult, Finding, Severity
 from onnx_ci.results.rules import RULES
 from onnx_ci.text import count, listed_shortly
@@ -161,15 +162,25 @@ class SharedFinding:
 
 
 def shared_notes(results: Iterable[CellResult]) -> list[SharedFinding]:
-    """The notes on cells that pass or fail, each cause once for all recipes; without those that belong to an error."""
+    """The notes on cells that pass or fail, each cause once for all recipes; without those that belong to an error.
+
+    Without details of cells that pass, too. Those about lines of code come last: they are what somebody can act on.
+    """
     pairs: list[tuple[Cell, Finding]] = []
     for result in results:
         if result.status.is_bad:
             causes = (cause.finding for cause in causes_of(result.findings))
             pairs += [(result.cell, each) for each in causes if each.severity is Severity.NOTE]
         else:  # several notes at one line are all shown, because each says something else
-            pairs += [(result.cell, each) for each in result.notes]
+            pairs += [(result.cell, each) for each in result.notes if not _is_detail(each)]
+    pairs.sort(key=lambda pair: bool(pair[1].lines))
     return _shared((cell, note, cause_key(note)) for cell, note in pairs)
+
+
+def _is_detail(note: Finding) -> bool:
+    """Whether most users can do nothing about a note: because of its rule, or because it is about lines of packages alone."""
+    is_of_packages = bool(note.lines) and all(package_folder(line.file) for line in note.lines)
+    return is_of_packages or (note.rule in RULES and RULES[note.rule].is_detail)
 
 
 def shared_warnings(results: Iterable[CellResult]) -> list[SharedFinding]:

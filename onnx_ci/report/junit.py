@@ -53,18 +53,13 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
     time = {"time": f"{report.seconds:.3f}"}
     suites = Element("testsuites", {"name": "onnx-ci", **counts, **time})
     suite = SubElement(suites, "testsuite", {"name": "onnx-ci", **counts, "skipped": str(tags["skipped"]), **time})
-    suite.append(_properties(report))
-    suite.extend(cases)
-    ElementTree.indent(suites)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"
-
-
-def _properties(report: RunReport) -> Element:
-    properties = Element("properties")
+    properties = SubElement(suite, "properties")
     settings = {f"setting {name}": each.value for name, each in report.settings.items() if each.value is not None}
     for name, value in {**report.environment, **settings}.items():
         SubElement(properties, "property", {"name": _attribute(name), "value": _attribute(value)})
-    return properties
+    suite.extend(cases)
+    ElementTree.indent(suites)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"
 
 
 def _case_of(result: CellResult, repeat: str) -> Element:

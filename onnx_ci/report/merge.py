@@ -11,7 +11,7 @@ from onnx_ci.errors import ConfigurationError
 from onnx_ci.report.environments import gathered, names_of
 from onnx_ci.report.text import describe_outcome
 from onnx_ci.results.json_data import to_json
-from onnx_ci.results.records import CellResult, Origin, SettingValue, SkipCause, Status, format_versions
+from onnx_ci.results.records import CellResult, Origin, Problem, SettingValue, SkipCause, Status, format_versions
 from onnx_ci.results.run_report import Part, RunReport
 from onnx_ci.text import listed
 
@@ -24,7 +24,8 @@ def merge(reports: Sequence[tuple[str, RunReport]], *, is_part: bool = False) ->
 
     A cell that one run judged and another skipped, or did not reach, counts as judged. Equal results are merged. A cell that
     one report leaves to other jobs, and that none of ``reports`` has, did not run. If runs with other versions judged a cell
-    differently, or if one of them is not whole, the cells of each environment stay apart, called after its versions.
+    differently, or if one of them is not whole, the cells of each environment stay apart, called after its versions. Runs of
+    several commits are a problem.
 
     Args:
         reports: at least one, each with the name of its file. The results of a single report, or of copies of it, stay as
@@ -142,12 +143,18 @@ def _merged(reports: _Reports) -> RunReport:
     results = {id: chosen[id] for id in chosen if id not in not_run}
     parts = _parts(reports, {id: place for id, (place, _) in results.items()})
     revisions = {part.revision for part in parts}
+    commits = {part.revision.short: part.name for part in parts if part.revision is not None}
+    problems = dict.fromkeys(each for _, report in reports for each in report.problems)
+    if len(commits) > 1:
+        named = listed([f"{name} of {commit}" for commit, name in commits.items()])
+        message = f"runs of different commits prove nothing about any: {named}; merge the reports of one"
+        problems[Problem(source="merged reports", message=message)] = None
     return RunReport(
         revision=revisions.pop() if len(revisions) == 1 else None,
         environment={name: listed(values) for name, values in gathered(part.environment for part in parts).items()},
         settings=_settings(parts),
         cells=tuple(_in_order(result for _, result in results.values())),
-        problems=tuple(dict.fromkeys(each for _, report in reports for each in report.problems)),
+        problems=tuple(problems),
         exclusions=tuple(dict.fromkeys(each for _, report in reports for each in report.exclusions)),
         not_run=tuple(not_run),
         merged_from=parts,

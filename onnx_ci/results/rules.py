@@ -27,6 +27,8 @@ class Rule:
     """Whether a cell that breaks the rule has no file to compare. The rule can be expected, but not allowed."""
     is_about_expectations: bool = False
     """Whether the rule is about a recipe's expectations. The verdict itself reports it."""
+    is_detail: bool = False
+    """Whether notes about it on cells that pass are among the details of a cell: nobody needs to act on them."""
 
     @property
     def can_be_expected(self) -> bool:

@@ -173,9 +173,9 @@ def deduplicated(findings: Iterable[Finding]) -> list[Finding]:
     ]
 
 
-def _subject(finding: Finding) -> str:
-    """What a finding is about: its output, or else its details, such as the runtime that fails."""
-    return finding.output or repr(sorted(finding.details.items()))
+def _subject(finding: Finding) -> object:
+    """What a finding is about: its output, and the runtime that is wrong alone; or else its details."""
+    return (finding.output, finding.details.get("runtime")) if finding.output else repr(sorted(finding.details.items()))
 
 
 # --- a run --------------------------------------------------------------------------------------------------------------

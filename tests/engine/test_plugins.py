@@ -10,6 +10,7 @@ import torch
 from toolbox.distributions import TINY_ONNX, TINY_ONNX_CODE, install
 
 import onnx_ci
+from onnx_ci.results.verdict import broken_rules
 
 AXES = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
 NET = f"""
@@ -64,6 +65,12 @@ def test_all_three_are_used_by_name(cells, front_end, isolation):
     assert {output["runtime"] for cell in found.values() for output in cell["outputs"]} == {"graph"}
 
 
+def recipe_of_a_net(**declared):
+    return onnx_ci.recipe(name="net", **declared, **AXES)(
+        lambda: (torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), (torch.randn(3, 4),))
+    )
+
+
 @pytest.mark.parametrize(
     ("exporter", "runtimes", "graph_pass", "rules"),
     [
@@ -74,9 +81,7 @@ def test_all_three_are_used_by_name(cells, front_end, isolation):
     ],
 )
 def test_a_wrong_one_is_found(tiny_onnx, exporter, runtimes, graph_pass, rules):
-    recipe = onnx_ci.recipe(name="net", exporter=exporter, then=graph_pass, **AXES)(
-        lambda: (torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()), (torch.randn(3, 4),))
-    )
+    recipe = recipe_of_a_net(exporter=exporter, then=graph_pass)
     report = onnx_ci.run([recipe], opsets=17, runtimes=runtimes, isolation="none")
     own, shipped = report.cells
     found = [{each.rule for each in cell.findings if each.severity == "error"} for cell in (own, shipped)]
@@ -145,13 +150,39 @@ def test_a_package_that_does_not_load_is_told_once(project, tiny_onnx):
     assert "the post-export pass 'tidy' of tiny-onnx 1.0 cannot be loaded: OSError: no libtiny.so" in done.stdout + done.stderr
 
 
-def test_a_runtime_that_returns_something_else_is_a_mistake_of_it(project, tiny_onnx):
-    wrong = TINY_ONNX_CODE.replace("torch.as_tensor(output) + self.error", "output")
+@pytest.mark.parametrize(
+    ("returns", "words"),
+    [
+        ("[output for output in outputs]", "run() must return a list of torch tensors"),
+        ("None", "run() must return a list of torch tensors"),
+        ("[]", "run() returned 0 tensors, and the file has 1 outputs"),
+        ("[torch.as_tensor(outputs[0])] * 2", "run() returned 2 tensors, and the file has 1 outputs"),
+        ("[torch.as_tensor(output).double() for output in outputs]", "output 'y' as double, and the file declares float"),
+        ("[torch.as_tensor(output).half() for output in outputs]", "output 'y' as float16, and the file declares float"),
+    ],
+)
+def test_a_runtime_that_returns_something_else_is_a_mistake_of_it(tiny_onnx, returns, words):
+    wrong = TINY_ONNX_CODE.replace("[torch.as_tensor(output) + self.error for output in outputs]", returns)
     install(tiny_onnx, "tiny-onnx", TINY_ONNX, {"tiny_onnx.py": wrong})
-    project.recipes(NET.replace("THEN", "[]"))
-    done = project.command("onnx_ci", "run", "--opsets=17", "--runtimes=graph")
-    assert done.returncode == 1
-    assert "run() must return a list of torch tensors" in done.stdout
+    report = onnx_ci.run([recipe_of_a_net()], opsets=17, runtimes="onnxruntime,graph", isolation="none")
+    assert {(each.rule, each.details["breaks"]) for each in report.cells[0].findings if each.severity == "error"} == {
+        ("runtime-disagreement", "run-error")
+    }
+    assert words in report.cells[0].findings[0].message
+
+
+def test_a_runtime_that_overwrites_its_inputs_and_uses_its_memory_again_harms_no_other(tiny_onnx):
+    wrong = TINY_ONNX_CODE.replace(
+        "return [torch.as_tensor(output) + self.error for output in outputs]",
+        """self.kept = getattr(self, "kept", {})
+            kept = self.kept.setdefault(outputs[0].shape, torch.empty(outputs[0].shape))
+            kept.copy_(torch.as_tensor(outputs[0]))
+            [tensor.zero_() for tensor in inputs.values()]
+            return [kept]""",
+    )
+    install(tiny_onnx, "tiny-onnx", TINY_ONNX, {"tiny_onnx.py": wrong})
+    [cell] = onnx_ci.run([recipe_of_a_net()], opsets=17, runtimes="graph,onnxruntime", isolation="none").cells
+    assert (cell.status, broken_rules(cell.findings)) == (onnx_ci.Status.PASSED, set())
 
 
 def test_operators_are_listed_for_an_exporter_of_a_package(project, tiny_onnx):

@@ -54,6 +54,10 @@ def keeps(model):
     return model
 
 
+def raises_opset(model):
+    return onnx.version_converter.convert_version(model, 21)
+
+
 def halves(model):
     """A float16 file of which one weight is wrong."""
     converter = pytest.importorskip("onnxconverter_common").float16
@@ -463,6 +467,21 @@ def test_a_gru_is_not_quantized_dynamically():
     result = results_of(recurrent)["int8-dynamic"]
     assert rules(result) == []
     assert max(each.noise for each in result.outputs) < 1e-5  # float32's own
+
+
+@pytest.mark.parametrize(("declared", "after"), [(21, keeps), (21, None), (None, None), (20, None)])
+def test_a_pass_declares_the_opset_that_it_converts_files_to(declared, after):
+    passes = [onnx_ci.graph_pass(raises_opset, opset=declared), *filter(None, [after])]
+    recipe = recipe_of(torch.nn.Linear(4, 2), torch.randn(2, 4), **{**BATCH, "then": passes})
+    own, *shipped = onnx_ci.run([recipe], effort="quick", **ONE_PROCESS).cells
+    assert own.status is Status.PASSED
+    if declared == 21:
+        assert [each.status for each in shipped] == [Status.PASSED] * len(passes)
+        return
+    wrong = fault(shipped[-1])
+    assert (wrong.rule, wrong.introduced_by) == ("opset-mismatch", "raises_opset")
+    assert f"opset {declared or 17} was requested, but the file is written at opset 21" in wrong.message
+    assert "onnx_ci.graph_pass(..., opset=21)" in wrong.remedy
 
 
 def test_inputs_outside_of_the_calibrated_ranges_prove_nothing():

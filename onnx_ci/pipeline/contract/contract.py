@@ -16,7 +16,7 @@ from onnx_ci.collection.axis_sizes import (
     is_same_axis,
     solve,
 )
-from onnx_ci.collection.recipe import Recipe
+from onnx_ci.matrix.plan import CellTask
 from onnx_ci.onnx_model.signature import Signature, Value, check_paths, check_weights, data_type_name
 from onnx_ci.opsets import CUSTOM
 from onnx_ci.pipeline.inputs.probes import Probe
@@ -29,14 +29,14 @@ from onnx_ci.text import count, listed
 
 
 def compare_signature(
-    signature: Signature, model: RecipeModel, example: Probe, cell: Cell, *, domains: Collection[str]
+    signature: Signature, model: RecipeModel, example: Probe, task: CellTask, *, domains: Collection[str]
 ) -> list[Finding]:
     """Every difference between the file's signature and what the recipe declares and the model returns.
 
     Args:
         domains: domains of operators that are allowed besides those that the recipe declares.
     """
-    findings = check_content(signature, model.recipe, cell, domains=domains)
+    findings, cell = check_content(signature, task, domains=domains), task.cell
     names = model.signature.input_names
     findings += _compare_values("input", signature.inputs, example.inputs, names, model, cell)
     declared, outputs = model.recipe.output_names, example.reference.own
@@ -50,19 +50,17 @@ def compare_signature(
     return findings
 
 
-def check_content(signature: Signature, recipe: Recipe, cell: Cell, *, domains: Collection[str] = ()) -> list[Finding]:
+def check_content(signature: Signature, task: CellTask, *, domains: Collection[str] = ()) -> list[Finding]:
     """What is wrong with a file, whatever inputs and outputs it should have. See :func:`compare_signature`."""
     findings = []
-    if signature.opset != cell.opset:
-        findings.append(
-            finding(
-                "opset-mismatch",
-                f"opset {cell.opset} was requested, but the file is written at opset {signature.opset}",
-                remedy=_HAND_ON_OPSET if cell.exporter == CUSTOM else None,
-                opset=signature.opset,
-            )
-        )
-    declared_domains = (*recipe.export_options.get("custom_opsets", {}), *domains)
+    if signature.opset != task.opset_of_file:
+        said = f"opset {task.opset_of_file} was requested, but the file is written at opset {signature.opset}"
+        remedy = _HAND_ON_OPSET if task.cell.exporter == CUSTOM else None
+        if task.cell.graph_pass is not None:
+            declared = f"onnx_ci.graph_pass(..., opset={signature.opset})"
+            remedy = f"If {task.cell.graph_pass} is meant to convert the file, declare what it writes: then=[{declared}]."
+        findings.append(finding("opset-mismatch", said, remedy=remedy, opset=signature.opset))
+    declared_domains = (*task.recipe.export_options.get("custom_opsets", {}), *domains)
     for domain in signature.foreign_domains:
         if domain not in declared_domains:
             findings += [finding("foreign-domain", f"the graph uses operators of the domain {domain!r}")]

@@ -41,6 +41,8 @@ class QuantizedActivation:
     """The tensor of integers."""
     source: str | None
     """The tensor of floating-point numbers that is quantized; ``None`` if an operator computes the integers directly."""
+    node: onnx.NodeProto
+    """The operator."""
     scale: float
     zero_point: int
     integers: np.iinfo
@@ -67,6 +69,7 @@ def quantized_activations(model: onnx.ModelProto) -> Iterator[QuantizedActivatio
             yield QuantizedActivation(
                 name=node.output[0],
                 source=node.input[0] if node.op_type == "QuantizeLinear" else None,
+                node=node,
                 scale=float(scale.item()),
                 zero_point=int(zero_point.item()),
                 integers=np.iinfo(zero_point.dtype),
@@ -128,6 +131,8 @@ def _jitter(name: str, integers: np.iinfo, seed: float) -> Iterator[onnx.NodePro
 
 _CLIPPED_SHARE = 0.001
 """A file that was calibrated for an input clips at most this share of each activation."""
+_WIDER = 4.0
+"""How many times as wide as the file's the steps are with which an operator shows how much of its integers is clipped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +143,8 @@ class Clipping:
     activation: QuantizedActivation
     share: float
     """The share of its elements that is clipped."""
+    error: float
+    """How far rounding and clipping move it, as a root mean square, in units of rounding with the best scale for this input."""
     is_of_input: bool
     """Whether the activation is an input of the file, so that its scale says which inputs the file is for."""
 
@@ -190,22 +197,30 @@ class QuantizedFile:
         names = {value.name for value in self._model.graph.input}
         outputs = self._with_activations.run(feeds)
         clippings = [
-            Clipping(file=self.name, activation=each, share=_clipped_share(values, each), is_of_input=each.source in names)
+            Clipping(file=self.name, activation=each, is_of_input=each.source in names, **_measured(values, each))
             for values, each in zip(outputs, self.activations, strict=True)
         ]
         # What follows from a clipped input says nothing about the other scales.
-        worst = max(clippings, key=lambda each: (each.is_of_input and each.is_significant, each.share))
+        worst = max(clippings, key=lambda each: (each.is_of_input and each.is_significant, each.is_significant, each.error))
         return worst if worst.is_significant else None
 
     @functools.cached_property
     def _with_activations(self) -> Session:
-        """The file with its quantized activations as outputs."""
+        """The file with what it quantizes as outputs; integers that an operator computes directly, with wider steps."""
         model = onnx.ModelProto()
         model.CopyFrom(self._model)
         model.graph.ClearField("output")
-        for number, each in enumerate(self.activations):  # an Identity, because an activation may be an input of the graph
-            value = model.graph.output.add(name=f"onnx-ci.activation.{number}")
-            model.graph.node.add(op_type="Identity", input=[each.source or each.name], output=[value.name])
+        for number, each in enumerate(self.activations):
+            output = model.graph.output.add(name=f"onnx-ci.activation.{number}")
+            if each.source is not None:  # an Identity, because an activation may be an input of the graph
+                model.graph.node.add(op_type="Identity", input=[each.source], output=[output.name])
+                continue
+            scale = model.graph.initializer.add()
+            scale.CopyFrom(onnx.numpy_helper.from_array(np.array(each.scale * _WIDER, np.float32), f"{output.name}.scale"))
+            node = model.graph.node.add()
+            node.CopyFrom(each.node)
+            node.name = ""
+            node.input[_ZERO_POINT_OF_OUTPUT[node.op_type] - 1], node.output[0] = scale.name, output.name
         return self._load(model, "activations")
 
     def jittered_runs(self, feeds: Mapping[str, torch.Tensor]) -> list[list[torch.Tensor]]:
@@ -223,14 +238,20 @@ class QuantizedFile:
         return self._runtime.load(path, "cpu")
 
 
-def _clipped_share(values: torch.Tensor, activation: QuantizedActivation) -> float:
-    """The share of ``values`` of an activation that is outside of its range, or, if they are integers, at its limits."""
-    low, high = activation.range
-    least, most = int(activation.integers.min), int(activation.integers.max)
-    # Where the lowest integer stands for zero, the quantization is a ReLU, too.
-    has_low = activation.zero_point != least
-    if activation.source is not None:
-        clipped = (values > high + activation.scale) | ((values < low - activation.scale) & has_low)
-    else:
-        clipped = (values == most) | ((values == least) & has_low)
-    return float(clipped.sum()) / max(1, values.numel())
+def _measured(values: torch.Tensor, activation: QuantizedActivation) -> dict[str, float]:
+    """The ``share`` and the ``error`` of a :class:`Clipping`, from the output of an activation."""
+    (low, high), step = activation.range, activation.scale
+    values = values.double().nan_to_num(0.0)
+    if activation.source is None:
+        step *= _WIDER
+        values = (values - activation.zero_point) * step
+    if activation.zero_point == int(activation.integers.min):  # the lowest integer stands for zero: a ReLU, too
+        values = values.clamp(min=low)
+    clipped = (values - values.clamp(low - step, high + step)).abs()
+    if not clipped.numel():
+        return {"share": 0.0, "error": 0.0}
+    extent = max(0.0, float(values.max())) - min(0.0, float(values.min()))
+    best = max(extent / (int(activation.integers.max) - int(activation.integers.min)), 1e-30)
+    # Rounding has the standard deviation of a step divided by the root of twelve.
+    error = float((clipped**2).mean() * 12 + activation.scale**2) ** 0.5 / best
+    return {"share": float((clipped > 0).double().mean()), "error": error}

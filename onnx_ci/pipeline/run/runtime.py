@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from onnx import TensorProto
+
+from onnx_ci.onnx_model.signature import Signature, Value, data_type_name, read_signature
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.plugins import RUNTIMES, version_in_name
+from onnx_ci.text import count
 
 if TYPE_CHECKING:
     import torch
@@ -102,12 +106,14 @@ class _CheckedRuntime:
         for member in ("run", "provider", "nodes_on_cpu"):
             if not hasattr(session, member):
                 raise TypeError(f"what load() returns has no {member!r}")
-        return _CheckedSession(session)
+        signature = read_signature(path)
+        assert isinstance(signature, Signature)  # noqa: S101 (a file that cannot be read is not run)
+        return _CheckedSession(session, signature.outputs)
 
 
 class _CheckedSession:
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, outputs: Sequence[Value]) -> None:
+        self._session, self._outputs = session, outputs
 
     @property
     def provider(self) -> str:
@@ -119,8 +125,17 @@ class _CheckedSession:
 
     def run(self, inputs: Mapping[str, torch.Tensor], *, seed: int | None = None) -> list[torch.Tensor]:
         import torch
+        from onnx_ir.tensor_adapters import from_torch_dtype
 
-        outputs: Any = self._session.run(inputs, seed=seed)
+        copies = {name: tensor.clone() for name, tensor in inputs.items()}  # other runtimes get the same tensors
+        outputs: Any = self._session.run(copies, seed=seed)
         if not isinstance(outputs, (list, tuple)) or not all(isinstance(output, torch.Tensor) for output in outputs):
             raise TypeError("run() must return a list of torch tensors")
-        return list(outputs)
+        if len(outputs) != len(self._outputs):
+            raise TypeError(f"run() returned {count(len(outputs), 'tensor')}, and the file has {len(self._outputs)} outputs")
+        for value, output in zip(self._outputs, outputs, strict=True):
+            returned, declared = from_torch_dtype(output.dtype).value, value.element_type
+            if declared not in (TensorProto.UNDEFINED, returned):
+                types = f"{data_type_name(returned)}, and the file declares {data_type_name(declared)}"
+                raise TypeError(f"run() returned output {value.name!r} as {types}")
+        return [output.detach().cpu().clone() for output in outputs]  # it may use their memory again

@@ -26,6 +26,7 @@ from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.versions import versions
+from onnx_ci.errors import ConfigurationError
 from onnx_ci.matrix.plan import CellSpec, CellTask, with_recipe
 from onnx_ci.opsets import OF_TORCH
 from onnx_ci.pipeline.model.call import PrepareError
@@ -81,14 +82,19 @@ def write_bundle(spec: CellSpec, findings: Sequence[Finding], folder: Path, sett
     Args:
         spec: the cell, which has failed.
         findings: what is wrong with it.
-        folder: created if it does not exist; files of other names are left alone.
+        folder: created if it does not exist; files of other names are left alone, and an earlier bug report is replaced.
         settings: the settings.
         run_all: starts the process that makes the fault smaller.
 
     Raises:
         NoBundleError: there is nothing to write; the folder is left as it is.
+        ConfigurationError: a file in the folder would be replaced that is not of a bug report.
         OSError: the folder cannot be written.
     """
+    is_earlier_report = all((folder / name).is_file() for name in (SCRIPT, VERSIONS, ISSUE))
+    for path in () if is_earlier_report else (folder / name for name in (SCRIPT, FILE, DATA, VERSIONS, ISSUE)):
+        if path.exists():
+            raise ConfigurationError(f"{path} would be replaced, but onnx-ci did not write it; name another folder")
     _reportable(findings)
     with scratch_folder() as scratch:
         report = _reduce(spec, findings, scratch, settings, run_all)
@@ -98,7 +104,8 @@ def write_bundle(spec: CellSpec, findings: Sequence[Finding], folder: Path, sett
         issue = issue_text(report, script=script, has_file=has_file, printed=printed, versions=versions())
         (scratch / ISSUE).write_text(issue)
         (scratch / VERSIONS).write_text(json.dumps(versions(), indent=2) + "\n")
-        shutil.rmtree(folder / DATA, ignore_errors=True)
+        for tensor in (folder / DATA).glob("*put_*.pb"):
+            tensor.unlink()
         (folder / FILE).unlink(missing_ok=True)
         shutil.copytree(scratch, folder, dirs_exist_ok=True)
     return f"{report.expression} fails by itself: run {SCRIPT} in {folder}, and report {ISSUE} to {report.tracker}"

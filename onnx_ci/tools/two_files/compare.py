@@ -6,7 +6,6 @@ difference in units of its rounding.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,8 +37,9 @@ from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Finding, OutputDrift, Severity, Status, worst_of
 from onnx_ci.results.rules import finding
-from onnx_ci.results.verdict import Severities, broken_rules, with_severities
+from onnx_ci.results.verdict import broken_rules, with_severities
 from onnx_ci.tools.two_files.interfaces import ComparedFile, Interfaces, Sizes, axis_variables, compare_interfaces, type_name
+from onnx_ci.tools.two_files.weights import compare_weights
 
 if TYPE_CHECKING:
     import torch
@@ -78,10 +78,6 @@ class FileComparison:
     def worst(self) -> OutputDrift | None:
         """The output with the largest drift relative to its limit; ``None`` if no numbers were compared."""
         return worst_of(self.outputs)
-
-    def with_severities(self, severities: Severities) -> FileComparison:
-        """The same result, each fault once, with the severities that a project gives to rules."""
-        return replace(self, findings=tuple(with_severities(self.findings, severities)))
 
 
 class CompareOptions(FileOptions, total=False):
@@ -140,21 +136,21 @@ def compare_files(first: Path, second: Path, settings: Settings, *, sizes: Sizes
     """
     existing_file(first)
     existing_file(second)
-    check_writable(dataclasses.replace(settings, report=None, artifacts=None))
+    check_writable(replace(settings, report=None, artifacts=None))
     compare = functools.partial(_compare, first, second, settings, sizes)
     result, step = FileComparison(reference=str(first), tested=str(second), findings=()), "starting"
     limits = Limits.of(settings)
     for event in run_in_child(functools.partial(_send, compare), limits, settings.isolation):
         if isinstance(event, Death):
             death = finding(event.cause, f"the process {event.message} while {step}", remedy=_REMEDIES[event.cause])
-            result = dataclasses.replace(result, findings=(death,), log=event.log)
+            result = replace(result, findings=(death,), log=event.log)
         elif LAST not in event:
             step = event["step"]
         elif "error" in event[LAST]:
             raise _KINDS[event[LAST]["code"]](event[LAST]["error"])
         else:
             result = from_json(FileComparison, event[LAST])
-    return result.with_severities(settings.severities_for(EVERY_RECIPE))
+    return replace(result, findings=tuple(with_severities(result.findings, settings.severities_for(EVERY_RECIPE))))
 
 
 _REMEDIES = {
@@ -191,13 +187,16 @@ def _compare(first: Path, second: Path, settings: Settings, sizes: Sizes, announ
         for fault in check(path, signature):
             # What the checker finds wrong with one file is no difference from the other, if a runtime loads it.
             severity = Severity.NOTE if fault.rule == "checker" else fault.severity
-            findings.append(dataclasses.replace(_about(fault, path), severity=severity))
+            findings.append(replace(_about(fault, path), severity=severity))
     result = FileComparison(reference=str(paths[0]), tested=str(paths[1]), findings=tuple(findings))
     if interfaces.inputs is None or not interfaces.outputs or any(each.rule == "external-data" for each in findings):
         return result
     numbers = _compare_numbers(_compared_files(paths, (reference, tested), interfaces), settings, sizes, announce)
-    return dataclasses.replace(
-        result, findings=(*findings, *numbers.findings), outputs=numbers.outputs, left_out=numbers.left_out
+    return replace(
+        result,
+        findings=(*findings, *numbers.findings, *compare_weights(paths[0], paths[1], settings.max_drift)),
+        outputs=numbers.outputs,
+        left_out=numbers.left_out,
     )
 
 
@@ -205,19 +204,13 @@ def _compared_files(
     paths: Sequence[Path], signatures: tuple[Signature, Signature], interfaces: Interfaces
 ) -> tuple[ComparedFile, ComparedFile]:
     """The files with the positions of their corresponding inputs and outputs, the reference first."""
-    pairs = interfaces.inputs or ()
-    places = {tested: reference for reference, tested in pairs}
-    reference = ComparedFile(
-        path=paths[0],
-        signature=signatures[0],
-        input_places=range(len(pairs)),
-        output_places=[place for place, _ in interfaces.outputs],
-    )
-    tested = ComparedFile(
-        path=paths[1],
-        signature=signatures[1],
-        input_places=[places[place] for place in range(len(pairs))],
-        output_places=[place for _, place in interfaces.outputs],
+    inputs = interfaces.inputs or ()
+    of_tested = [reference for reference, _ in sorted(inputs, key=lambda pair: pair[1])]
+    reference, tested = (
+        ComparedFile(path=path, signature=signature, input_places=places, output_places=outputs)
+        for path, signature, places, outputs in zip(
+            paths, signatures, (range(len(inputs)), of_tested), zip(*interfaces.outputs, strict=True), strict=True
+        )
     )
     return reference, tested
 
@@ -242,7 +235,7 @@ def _compare_numbers(files: tuple[ComparedFile, ComparedFile], settings: Setting
     exact = _run(files, OnnxRuntime(exact_int8=True), request, announce)
     if exact.errors:
         return usual
-    return dataclasses.replace(exact, findings=(*exact.findings, int8_overflow(usual.errors[0])))
+    return replace(exact, findings=(*exact.findings, int8_overflow(usual.errors[0])))
 
 
 def _run(files: tuple[ComparedFile, ComparedFile], runtime: OnnxRuntime, request: Request, announce: Announce) -> Runs:
@@ -286,7 +279,7 @@ def _given_inputs(values: Sequence[Value], settings: Settings) -> Iterator[tuple
 
 def _about(fault: Finding, path: Path) -> Finding:
     """The finding with the name of the file in its message."""
-    return dataclasses.replace(fault, message=f"{path}: {fault.message}")
+    return replace(fault, message=f"{path}: {fault.message}")
 
 
 def _coarseness(model: onnx.ModelProto | Finding) -> int:

@@ -99,9 +99,11 @@ class FileProber:
             return None
         clipping = next((each for loaded in self._files if (each := loaded.clips(inputs))), None)
         if clipping is not None:
-            (self.clipped_given if is_given else self.clipped)[name] = clipping
             if not is_given:
+                self.clipped[name] = clipping
                 return None
+            if not self.reference.activations:  # otherwise, both may clip the same
+                self.clipped_given[name] = clipping
         outputs, self.outputs[name] = runs
         self.has_given |= is_given
         proportion = proportional_reference(outputs, like) if like else None

@@ -29,6 +29,10 @@ from onnx_ci.tools.two_files.probes import FileProber
 
 _UNCALIBRATED = "Give inputs like those that the file was calibrated on: --inputs. With some, look for a wrong scale."
 _UNLIKE = "To compare with all scales in use, give inputs of the calibration: --inputs."
+_WRONG_SCALE = "If the file was calibrated on inputs like these, calibrate it again; otherwise, give inputs like those."
+_MOST_ERROR = 8.0
+"""How far off an activation may be on given inputs, in units of the best scale for them. Ranges from the least to the largest
+number, from entropy or from percentiles reach 4, a scale that is too small by half 9 to 40."""
 _NO_INPUT = "Give inputs that the files accept (--inputs), or sizes (--size)."
 
 
@@ -83,21 +87,17 @@ def compare_runs(reference: LoadedFile, tested: LoadedFile, request: Request) ->
             "rounding is estimated by perturbation"
         )
         findings.append(finding("no-float64", message, remedy="No action is needed."))
-    findings += _clipped(prober, is_wrong=any(each.severity is Severity.ERROR for each in differences))
+    findings += _clipped(prober)
     if request.save_inputs is not None:
         save_failing(findings, prober.inputs, [value.name for value in values], request.save_inputs)
     return Runs(outputs=tuple(outputs), findings=tuple(findings), left_out=tuple(prober.rejected))
 
 
-def _clipped(prober: FileProber, *, is_wrong: bool) -> Iterator[Finding]:
+def _clipped(prober: FileProber) -> Iterator[Finding]:
     """What a quantized file clips: it was not calibrated for these inputs, or the scale of an activation is wrong.
 
     The range of an input tells these apart; those of other activations do not, because drawn inputs may move them further than
-    those of the calibration, although they are of the same range. Given inputs show whether the outputs are right.
-
-    Args:
-        prober: what is known about the inputs.
-        is_wrong: whether an output is wrong.
+    those of the calibration, although they are of the same range. The file must be right on given inputs.
     """
     outside = {name: each for name, each in prober.clipped.items() if each.is_of_input}
     within = {name: each for name, each in prober.clipped.items() if not each.is_of_input}
@@ -109,10 +109,12 @@ def _clipped(prober: FileProber, *, is_wrong: bool) -> Iterator[Finding]:
         message = f"not compared on {listed(within)}: the inputs are unlike those of the calibration, or a scale is wrong"
         severity = Severity.NOTE if prober.has_given else Severity.WARNING
         yield finding("vacuous", f"{message}; {_most(within)}", severity=severity, remedy=_UNLIKE)
-    if prober.clipped_given and is_wrong:
-        message = f"on {listed(prober.clipped_given)}, a clipped activation may be why: {_most(prober.clipped_given)}"
-        remedy = "If the file was calibrated on inputs like these, the scale is wrong: calibrate the file again."
-        yield finding("vacuous", message, severity=Severity.NOTE, remedy=remedy)
+    if wrong := {name: each for name, each in prober.clipped_given.items() if each.error > _MOST_ERROR}:
+        worst = max(wrong.values(), key=lambda each: each.error)
+        message = (
+            f"on {listed(wrong)}, {worst}: {worst.error:.3g} times the error of the best scale; the limit is {_MOST_ERROR:g}"
+        )
+        yield finding("numeric-drift", message, remedy=_WRONG_SCALE)
 
 
 def _most(clipped: Mapping[str, Clipping]) -> Clipping:

@@ -456,3 +456,27 @@ def test_a_file_that_cannot_be_written_at_the_end_hides_no_failure(project, run)
     assert "another failure" in done.stdout
     assert "::wrong::opset13-cpu" in done.stdout
     assert "onnx-ci: the report /dev/full cannot be written: No space left on device" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["timeout", "other"])
+def test_pytest_timeout_does_not_count_what_a_cell_waits_for(project, name):
+    project.recipes("""
+        @onnx_ci.recipe(opsets="13")
+        def net():
+            return Scale(), (torch.randn(3, 4),)
+    """)
+    project.write(
+        "conftest.py",
+        f"""
+        import pytest
+
+        def pytest_configure(config):
+            config.pluginmanager.register(object(), {name!r})
+            config.addinivalue_line("markers", "timeout(seconds): stands for that of pytest-timeout")
+
+        def pytest_collection_modifyitems(items):
+            print("limits", [mark.args for item in items for mark in item.iter_markers("timeout")])
+        """,
+    )
+    done = project.command("pytest", "-p", "no:cacheprovider", "--onnx-export", "--collect-only", "--strict-markers", "-s")
+    assert f"limits {[(0,)] if name == 'timeout' else []}" in done.stdout

@@ -60,6 +60,8 @@ def test_a_pass_carries_its_options():
         (lambda: graph_pass(fuse, name="export"), "is taken"),
         (lambda: graph_pass(fuse, lossy="int4"), "lossy must be"),
         (lambda: graph_pass(fuse, max_drift=0), "max_drift must be"),
+        (lambda: graph_pass(fuse, opset=0), "opset must be a whole number above 0, not 0"),
+        (lambda: graph_pass(fuse, opset="21"), "opset must be a whole number above 0, not '21'"),
         (lambda: graph_pass(3), "is the name of a built-in one or a function, not 3"),
         (lambda: declared(then=["onnxslim", "onnxslim"]), "two passes 'onnxslim'"),
         (lambda: declared(then=[None]), "or a function, not None"),

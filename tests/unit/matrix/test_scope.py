@@ -115,6 +115,44 @@ def test_a_glob_or_tag_that_names_nothing_beside_others_is_told_with_the_nearest
         assert f"{problem.source}: {problem.message}".startswith(start)
 
 
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"weights": "trained=x.pt"}, []),
+        ({"weights": "x.pt"}, []),
+        ({"weights": "net1=x.pt"}, ["--weights: the recipe 'net1' takes no weights: give its function the parameter"]),
+        ({"weights": "trianed=x.pt"}, ["--weights: there is no recipe 'trianed'; did you mean 'trained'?"]),
+        ({"weights": "net1=x.pt,trained=y.pt,z=z.pt"}, ["--weights: the recipe 'net1'", "--weights: there is no recipe 'z'"]),
+        ({"rules": "net*:vacuous=note,absolute-path=ignore"}, []),
+        ({"rules": "nte*:vacuous=note,nte*:crash=error"}, ["--rules: 'nte*' matches the name of no recipe"]),
+        ({"rules": "tained:vacuous=note"}, ["--rules: 'tained' matches the name of no recipe; did you mean 'trained'?"]),
+    ],
+)
+def test_a_setting_for_no_recipe_is_told(tmp_path, flags, told):
+    recipes = [*found(), Found(onnx_ci.recipe(name="trained")(lambda weights=None: None), "trained.py", False)]
+    settings = load_settings(tmp_path, flags=flags)
+    problems = unmatched(scopes_of(recipes, settings), settings, is_whole=True)
+    assert len(problems) == len(told)
+    for problem, start in zip(problems, told, strict=True):
+        assert f"{problem.source}: {problem.message}".startswith(start)
+
+
+def test_weights_for_every_recipe_need_one_that_takes_them(tmp_path):
+    settings = load_settings(tmp_path, flags={"weights": "DEFAULT"})
+    (problem,) = unmatched(scopes_of(found(), settings), settings, is_whole=True)
+    assert problem.message.startswith("no recipe takes weights: ")
+
+
+def test_a_project_may_have_settings_for_recipes_of_other_files_but_no_weights_for_one_that_takes_none(tmp_path):
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.onnx-ci]\nweights = { elsewhere = "x.pt", net1 = "x.pt" }\nrules = { elsewhere = { vacuous = "note" } }\n'
+    )
+    settings = load_settings(tmp_path, flags={})
+    assert len(unmatched(scopes_of(found(), settings), settings, is_whole=True)) == 3
+    (problem,) = unmatched(scopes_of(found(), settings), settings, is_whole=False)
+    assert "'net1' takes no weights" in problem.message
+
+
 def test_the_selection_of_a_project_is_of_all_its_recipes(tmp_path):
     (tmp_path / "pyproject.toml").write_text('[tool.onnx-ci]\ntags = ["small", "slow"]\n')
     settings = load_settings(tmp_path, flags={})

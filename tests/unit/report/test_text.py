@@ -166,8 +166,35 @@ def test_a_remedy_is_told_once_after_all_that_it_is_for():
 
 def test_where_files_were_built_is_one_note_for_all_of_them():
     notes = [finding("absolute-path", f"the file contains paths below {folder}") for folder in ("/a", "/a, /b")]
-    results = [noted(notes[0]), noted(notes[1], opset=10), noted(notes[1], recipe="lstm")]
+    broken = [failed(opset=opset) for opset in (9, 10)]
+    results = [replace(each, findings=(*each.findings, note)) for each, note in zip(broken, notes, strict=True)]
     assert sum("absolute-path" in line for line in summary_lines(report(*results))) == 1
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        finding("absolute-path", "the file contains paths below /home"),
+        finding("loaded-weights", "the recipe loads weights"),
+        finding("untaken-branch", "a branch", source=SourceLine(file="/v/lib/site-packages/lib/net.py", line=3, text="if x:")),
+    ],
+    ids=lambda note: note.rule,
+)
+def test_what_nobody_needs_to_act_on_is_among_the_details_of_cells_that_pass(note):
+    result = noted(note)
+    assert not any(note.rule in line for line in summary_lines(report(result)))
+    assert describe_outcome(result) == "passed (drift 1.5)"
+    assert any(note.rule in line for line in detail_lines(result))
+    for status in (Severity.WARNING, Severity.ERROR):
+        shown = replace(result, findings=(replace(note, severity=status),))
+        shown = replace(shown, status=Status.FAILED) if status is Severity.ERROR else shown
+        assert note.rule in describe_result(shown, "REPEAT") + "".join(summary_lines(report(shown)))
+
+
+def test_notes_about_lines_of_the_project_come_last():
+    at_line = finding("export-warning", "a branch", source=SourceLine(file="net.py", line=3, text="if x:"))
+    notes = [line for line in summary_lines(report(noted(at_line, finding("no-float64", "estimated")))) if "note: " in line]
+    assert [line.partition("cpu: ")[2].partition(":")[0] for line in notes] == ["no-float64", "export-warning"]
 
 
 def test_a_note_about_the_baseline_is_told_as_a_change_only():
@@ -411,8 +438,8 @@ def test_what_is_said_of_several_lines_is_said_once():
     other = finding("export-warning", "a count is frozen.", remedy="Rewrite it.")
     result = dataclasses.replace(passed(), findings=(*notes, other))
     assert [line for line in summary_lines(report(result)) if "note:" in line or "remedy" in line] == [
-        "note: net at opset 9 on cpu: export-warning: net.py:3, `if x:`: a value is frozen; also at net.py:5 and net.py:9",
         "note: net at opset 9 on cpu: export-warning: a count is frozen.",
+        "note: net at opset 9 on cpu: export-warning: net.py:3, `if x:`: a value is frozen; also at net.py:5 and net.py:9",
         "    remedy: Rewrite it.",
     ]
 
@@ -511,6 +538,10 @@ def test_a_merged_report_has_the_commit_that_all_its_runs_have():
         mixed
     )
     assert RunReport.from_json(json.loads(json.dumps(mixed.as_json()))) == mixed
+    assert (same.verdict, mixed.verdict) == ("passed", "failed")
+    (problem,) = mixed.problems
+    assert "one.json of aaaaaaa and other.json of bbbbbbb; merge the reports of one" in problem.message
+    assert merged(mixed=mixed, again=mixed).problems == mixed.problems
 
 
 def test_who_judged_a_cell_outweighs_who_skipped_it_or_did_not_come_to_it():

@@ -332,6 +332,7 @@ def test_a_fault_of_the_example_is_the_same_fault_on_other_inputs(first, later):
         on("n=3", output="z"),
         on("n=3", "shape-mismatch"),
         on("n=3", "nonfinite-mismatch"),
+        on("n=3", details={"runtime": "openvino"}),
         dataclasses.replace(on("n=3"), severity=Severity.NOTE),
         dataclasses.replace(on("n=3"), probe=None),
     ],

@@ -32,7 +32,8 @@ def test_files_that_compute_nothing_finite_are_not_said_to_differ(compare, proje
     assert (done.returncode, first) == (DIFFERENT, "nan.onnx and nan.onnx: not compared")
     assert finding.startswith("    vacuous: output 'y' was never compared: ")
     assert remedy.endswith("--inputs.")
-    first, finding, _ = compare("a.onnx", "nan.onnx").stdout.splitlines()
+    first, finding, _, weight, _ = compare("a.onnx", "nan.onnx").stdout.splitlines()
+    assert weight.startswith("    weight-mismatch: the weight 'v' at [0, 0] is ")
     assert first.startswith("a.onnx and nan.onnx: different")
     assert finding.startswith("    nonfinite-mismatch: ")
 

@@ -9,11 +9,12 @@ from faults import dtypes, frozen_shapes, frozen_values, in_place, operators, se
 from faults.fault import Fault
 from toolbox.cells import recipe_of, run_one, task
 
+from onnx_ci.errors import ConfigurationError
 from onnx_ci.pipeline.prepare.prepare import prepare
 from onnx_ci.pipeline.reduce.record import record
 from onnx_ci.pipeline.reduce.script import ExportCall
 from onnx_ci.pipeline.reduce.trial import attempt, run_eagerly
-from onnx_ci.tools.bundle.bundle import NoBundleError, Reduced, reduced
+from onnx_ci.tools.bundle.bundle import NoBundleError, Reduced, reduced, write_bundle
 from onnx_ci.tools.bundle.issue import script
 
 OF_THE_MODEL = {
@@ -99,3 +100,21 @@ def test_what_is_random_is_an_input_of_the_program(drawn) -> None:
     program = record(prepared.model, prepared.probes.example)
     assert [call.function for call in program.calls if call.uses] == ["torch.Tensor.add"]
     assert len(program.inputs) == 2
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "issue.md", "test_data_set_0/notes.txt"])
+def test_files_of_others_are_not_replaced(name, tmp_path) -> None:
+    mine = tmp_path / name
+    mine.parent.mkdir(exist_ok=True)
+    mine.write_text("mine")
+    with pytest.raises(ConfigurationError, match=r"would be replaced, but onnx-ci did not write it; name another folder"):
+        write_bundle(None, (), tmp_path, None, None)
+    assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize("names", [(), ("notes.txt",), ("reproduce.py", "versions.json", "issue.md", "model.onnx")])
+def test_a_new_folder_other_names_and_an_earlier_report_can_be_written_to(names, tmp_path) -> None:
+    for name in names:
+        (tmp_path / name).write_text("")
+    with pytest.raises(NoBundleError, match="the cell does not fail"):
+        write_bundle(None, (), tmp_path, None, None)
