@@ -21,7 +21,7 @@ from onnx_ci.pipeline.model.tensors import has_noise, has_same_values, largest_v
 from onnx_ci.pipeline.reference.float64 import run_in_float64
 from onnx_ci.pipeline.reference.reference import unit_in_last_place
 from onnx_ci.pipeline.trace.recorder import Recorder
-from onnx_ci.pipeline.trace.trace import Operator, Place, Role, Trace
+from onnx_ci.pipeline.trace.trace import Operator, Place, Role, Trace, is_uninitialized
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import SourceLine
 
@@ -62,7 +62,7 @@ class TracedValue:
     """A tensor that the model computes."""
 
     tensor: torch.Tensor
-    """In float64; integers and booleans as they are."""
+    """In float64; integers and booleans as they are. Without elements if nothing has been written to its memory yet."""
     noise: float
     """How much the operator's own rounding in float32 changes it; 0 for integers and booleans."""
     operator: int | None
@@ -200,6 +200,8 @@ class _NumbersRecorder(Recorder):
         self._rounded: Iterator[torch.Tensor] = iter(())
         """What it computes in float32."""
         self._noise = 0.0
+        self._is_uninitialized = False
+        """Whether the operator that runs leaves its results as they are in memory."""
         super().__init__(call, self._numbers, kinds=[Operator])
 
     def operator(self, call: OperatorCall) -> Any:
@@ -211,6 +213,7 @@ class _NumbersRecorder(Recorder):
         positions = [self._positions[each] for each in call.operands if each in self._positions]
         is_followed = self._is_followed = any(self._values[each].kept is not None for each in positions)
         self._rounded, self._noise = iter(_in_float32(call) if is_followed else ()), 0.0
+        self._is_uninitialized = is_uninitialized(call.name)
         index = len(self._events)
         result = super().operator(call)
         if is_followed and self._events is self.trace.events:
@@ -230,6 +233,8 @@ class _NumbersRecorder(Recorder):
     def _numbers(self, tensor: torch.Tensor, role: Role) -> _Numbers | None:
         if role is not Role.INPUT and not (role is Role.RESULT and self._is_followed):
             return None
+        if self._is_uninitialized:
+            return tensor.new_empty(0), 0.0
         self._bytes += tensor.numel() * tensor.itemsize
         if self._bytes > _MOST_BYTES:
             self.too_much = "memory"

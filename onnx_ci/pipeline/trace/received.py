@@ -10,7 +10,18 @@ import enum
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from onnx_ci.pipeline.trace.trace import Decision, FunctionCall, NumberRead, Place, Ref, Trace, is_random, mapped, refs_in
+from onnx_ci.pipeline.trace.trace import (
+    Decision,
+    FunctionCall,
+    NumberRead,
+    Place,
+    Ref,
+    Trace,
+    is_random,
+    is_uninitialized,
+    mapped,
+    refs_in,
+)
 from onnx_ci.pipeline.trace.tracked_numbers import plain_number
 
 
@@ -60,7 +71,8 @@ def _received_by(call: FunctionCall, trace: Trace) -> Iterator[tuple[Kind, Any]]
         yield Kind.WRITE, True
     if numbers := numbers_in(arguments):
         yield Kind.ARGUMENTS, numbers
-    is_constant = isinstance(result, Ref) and not is_random(call.name) and not [*refs_in(arguments)]
+    is_arbitrary = is_random(call.name) or is_uninitialized(call.name)
+    is_constant = isinstance(result, Ref) and not is_arbitrary and not [*refs_in(arguments)]
     if is_constant and (kept := trace.values[result.value].kept) is not None:
         yield Kind.CONSTANT, kept
     if isinstance(result, (tuple, list)) and result and all(isinstance(each, Ref) for each in result):

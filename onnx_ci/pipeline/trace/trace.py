@@ -259,14 +259,21 @@ def is_random(name: str) -> bool:
     return any(part in f"{name}_" for part in _RANDOM)
 
 
+def is_uninitialized(name: str) -> bool:
+    """Whether the results of a function or operator with this name are what was in their memory before: ``empty_like``."""
+    return "empty" in name
+
+
 def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
     """A nested argument with each leaf replaced; a ``torch.Size`` becomes a tuple."""
-    if isinstance(value, slice):
+    kind = type(value)
+    if kind is tuple or kind is list or kind is torch.Size:
+        items = [mapped(each, leaf) for each in value]
+        return items if kind is list else tuple(items)
+    if kind is slice:
         return slice(*(mapped(each, leaf) for each in (value.start, value.stop, value.step)))
     if isinstance(value, dict):
         return {key: mapped(each, leaf) for key, each in value.items()}
-    if type(value) in (tuple, list, torch.Size):
-        return (list if type(value) is list else tuple)(mapped(each, leaf) for each in value)
     return leaf(value)
 
 
