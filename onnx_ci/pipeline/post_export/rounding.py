@@ -201,6 +201,12 @@ def _outside_recurrent_layers(call: Call, mode: _Numbered) -> Iterator[None]:
 
 
 class _Observer(_Numbered):
+    """Changes nothing, and notes ranges and what is merged.
+
+    Not a question about a trace: :class:`_Int8` looks up what is noted by the number of its operator while another run goes on.
+    Both have to count alike, also the states that a recurrent layer returns, and a trace has no calls of modules.
+    """
+
     def __init__(self, call: Call, observations: Observations) -> None:
         super().__init__(call)
         self._observations = observations

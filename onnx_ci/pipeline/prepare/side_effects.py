@@ -174,9 +174,7 @@ def _changed(changed: Sequence[str]) -> Finding:
 
 
 def _listed(changed: Sequence[str]) -> str:
-    if not changed:
-        return "state that it keeps"
-    return f"{', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}"
+    return listed_shortly(changed) if changed else "state that it keeps"
 
 
 def _impure(changed: Sequence[str], later: str, copies: Copies, tracer: Tracer) -> Finding:

@@ -16,27 +16,16 @@ from onnx_ci.pipeline.trace.trace import mapped
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import Finding
 
-_RIGHT = Program(
-    operands={
-        name: Operand(
-            name=name,
-            shape=(2, 3),
-            shape_at_export=(2, 3),
-            dtype=torch.float32,
-            is_weight=False,
-            low=-1.0,
-            high=1.0,
-            spread=1.0,
-        )
-        for name in ("x", "y")
-    },
-    calls=(
-        FunctionCall(
-            function="torch.relu", args=(Name(name="x"),), kwargs={}, result=Name(name="y"), writes=None, source=None, module=""
-        ),
-    ),
-    outputs=("y",),
+_X, _Y = (
+    Operand(
+        name=each, shape=(2, 3), shape_at_export=(2, 3), dtype=torch.float32, is_weight=False, low=-1.0, high=1.0, spread=1.0
+    )
+    for each in ("x", "y")
 )
+_RELU = FunctionCall(
+    function="torch.relu", args=(Name(name="x"),), kwargs={}, result=Name(name="y"), writes=None, source=None, module=""
+)
+_RIGHT = Program(operands={"x": _X, "y": _Y}, calls=(_RELU,), outputs=("y",))
 """A program that is right. If it fails, all programs do, for instance because a package is missing."""
 
 

@@ -115,7 +115,8 @@ class _KeepFloat64(Intervention):
 class _WatchAutocast(TorchFunctionMode):
     """Notes the half-precision type to which ``torch.autocast`` casts. It leaves float64 as it is, so no operator shows it.
 
-    Where an :class:`Intervention` is asked, autocast has done its part, and torch says that it is not enabled.
+    Where an :class:`Intervention` is asked, autocast has done its part, and torch says that it is not enabled. A recorder could
+    see it, but a reference is computed before a run is recorded, and for most inputs none is.
     """
 
     def __init__(self, device_type: str) -> None:

@@ -17,8 +17,8 @@ from onnx_ci.pipeline.trace.trace import (
     Place,
     Ref,
     Trace,
-    is_random,
-    is_uninitialized,
+    is_repeatable,
+    leaves_in,
     mapped,
     refs_in,
 )
@@ -71,8 +71,7 @@ def _received_by(call: FunctionCall, trace: Trace) -> Iterator[tuple[Kind, Any]]
         yield Kind.WRITE, True
     if numbers := numbers_in(arguments):
         yield Kind.ARGUMENTS, numbers
-    is_arbitrary = is_random(call.name) or is_uninitialized(call.name)
-    is_constant = isinstance(result, Ref) and not is_arbitrary and not [*refs_in(arguments)]
+    is_constant = isinstance(result, Ref) and is_repeatable(call.name) and not [*refs_in(arguments)]
     if is_constant and (kept := trace.values[result.value].kept) is not None:
         yield Kind.CONSTANT, kept
     if isinstance(result, (tuple, list)) and result and all(isinstance(each, Ref) for each in result):
@@ -81,9 +80,7 @@ def _received_by(call: FunctionCall, trace: Trace) -> Iterator[tuple[Kind, Any]]
 
 def numbers_in(arguments: Any) -> tuple[int | float, ...]:
     """The numbers among nested arguments, in order; booleans are none."""
-    leaves: list[Any] = []
-    mapped(arguments, leaves.append)
-    return tuple(plain_number(leaf) for leaf in leaves if _is_number(leaf))
+    return tuple(plain_number(leaf) for leaf in leaves_in(arguments) if _is_number(leaf))
 
 
 def with_numbers(arguments: Any, numbers: Sequence[int | float]) -> Any:

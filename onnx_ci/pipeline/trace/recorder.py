@@ -41,8 +41,7 @@ from onnx_ci.pipeline.trace.trace import (
     Trace,
     Value,
     is_in_place,
-    is_random,
-    is_uninitialized,
+    is_repeatable,
     mapped,
     refs_in,
 )
@@ -295,7 +294,7 @@ class Recorder:
             args, kwargs = with_numbers((args, kwargs), others)
         result = self._called(func, name, args, kwargs)
         if isinstance(result, torch.Tensor):
-            is_constant = not (is_random(name) or is_uninitialized(name) or tensor_leaves((args, kwargs)))
+            is_constant = is_repeatable(name) and not tensor_leaves((args, kwargs))
             return self._answered(Kind.CONSTANT, result, place, function) if is_constant else result
         if type(result) in (tuple, list) and result and all(isinstance(each, torch.Tensor) for each in result):
             return result[: self._answered(Kind.COUNT, len(result), place, function)]

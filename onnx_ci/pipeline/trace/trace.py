@@ -259,6 +259,11 @@ def is_random(name: str) -> bool:
     return any(part in f"{name}_" for part in _RANDOM)
 
 
+def is_repeatable(name: str) -> bool:
+    """Whether a function of torch with this name makes the same tensors each time, apart from its arguments."""
+    return not (is_random(name) or is_uninitialized(name))
+
+
 def is_uninitialized(name: str) -> bool:
     """Whether the results of a function or operator with this name are what was in their memory before: ``empty_like``."""
     return "empty" in name
@@ -277,8 +282,13 @@ def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
     return leaf(value)
 
 
-def refs_in(arguments: Any) -> Iterator[int]:
-    """The values among nested arguments, in order."""
+def leaves_in(arguments: Any) -> list[Any]:
+    """What nested arguments consist of, in order."""
     leaves: list[Any] = []
     mapped(arguments, leaves.append)
-    return (leaf.value for leaf in leaves if isinstance(leaf, Ref))
+    return leaves
+
+
+def refs_in(arguments: Any) -> Iterator[int]:
+    """The values among nested arguments, in order."""
+    return (leaf.value for leaf in leaves_in(arguments) if isinstance(leaf, Ref))
