@@ -17,7 +17,7 @@ from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.operators import OperatorCall, tensor_leaves
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.running import in_small_operators
-from onnx_ci.pipeline.model.tensors import has_noise, has_same_values, largest_value
+from onnx_ci.pipeline.model.tensors import are_near, has_noise, has_same_values
 from onnx_ci.pipeline.reference.float64 import run_in_float64
 from onnx_ci.pipeline.reference.reference import unit_in_last_place
 from onnx_ci.pipeline.trace.recorder import Recorder
@@ -115,7 +115,9 @@ class ModelTrace:
         if not outputs:
             return
         for result in whole.results if operator is not whole else ():
-            equal = (each for each in outputs if self._is_result(self.values[each].tensor, result))
+            tensor, _ = self._recorded[result].kept
+            steps = ((each, self.values[each].tensor) for each in outputs)
+            equal = (each for each, step in steps if step.shape == tensor.shape and _is_equal(tensor, step))
             if result not in self._positions and (position := next(equal, None)) is not None:
                 self._positions[result] = position
         is_part = operator is not whole and self._positions.get(whole.results[0]) not in outputs
@@ -133,10 +135,6 @@ class ModelTrace:
         self.values.append(TracedValue(tensor=tensor, noise=noise, operator=operator, same_as=next(equal, position)))
         self._positions[value] = position
         return position
-
-    def _is_result(self, tensor: torch.Tensor, result: int) -> bool:
-        whole, _ = self._recorded[result].kept
-        return bool(whole.shape == tensor.shape) and _is_equal(whole, tensor)
 
     def _position_of(self, output: torch.Tensor) -> int | None:
         """The position of the last value that equals an output. Of its copies and views, the first with a line counts."""
@@ -247,11 +245,8 @@ class _NumbersRecorder(Recorder):
 
 def _is_equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors have the same elements in the same order, except for rounding in float64."""
-    if tensor.numel() != other.numel() or tensor.dtype != other.dtype:
-        return False
-    if not has_noise(tensor):
-        return torch.equal(tensor.flatten(), other.flatten())
-    return torch.allclose(tensor.flatten(), other.flatten(), rtol=0.0, atol=largest_value(tensor) * _ROUNDING, equal_nan=True)
+    is_alike = tensor.numel() == other.numel() and tensor.dtype == other.dtype
+    return is_alike and are_near(tensor.flatten(), other.flatten(), _ROUNDING)
 
 
 def _in_float32(call: OperatorCall) -> list[torch.Tensor]:

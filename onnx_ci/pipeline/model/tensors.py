@@ -57,6 +57,13 @@ def differences(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     return torch.where(is_same, 0.0, (a - b).abs()).nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 
+def are_near(tensor: torch.Tensor, other: torch.Tensor, share: float) -> bool:
+    """Whether tensors of the same shape are equal but for rounding: to a share of the largest value."""
+    if not has_noise(tensor):
+        return torch.equal(tensor, other)
+    return torch.allclose(tensor.double(), other.double(), rtol=0.0, atol=largest_value(tensor) * share, equal_nan=True)
+
+
 def largest_value(tensor: torch.Tensor) -> float:
     """The largest finite absolute value; 0 if there is none."""
     finite = tensor.double()[is_finite(tensor)].abs()  # torch 2.9 has no index for 8-bit floats

@@ -201,10 +201,9 @@ def _outside_recurrent_layers(call: Call, mode: _Numbered) -> Iterator[None]:
 
 
 class _Observer(_Numbered):
-    """Changes nothing, and notes ranges and what is merged.
+    """Notes ranges and what is merged. No question about a trace: :class:`_Int8` looks that up by the number of an operator.
 
-    Not a question about a trace: :class:`_Int8` looks up what is noted by the number of its operator while another run goes on.
-    Both have to count alike, also the states that a recurrent layer returns, and a trace has no calls of modules.
+    Both must count alike, also the states that a recurrent layer returns, and a trace has no calls of modules.
     """
 
     def __init__(self, call: Call, observations: Observations) -> None:

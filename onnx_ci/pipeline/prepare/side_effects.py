@@ -17,7 +17,7 @@ from onnx_ci.pipeline.model.containers import Path, name_of, named_leaves
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.module import numbers_of
 from onnx_ci.pipeline.model.running import flatten_outputs, run
-from onnx_ci.pipeline.model.tensors import Outputs, has_noise, has_same_values
+from onnx_ci.pipeline.model.tensors import Outputs, has_noise, has_same_values, same_shapes
 from onnx_ci.pipeline.prepare.state_lines import first_difference, lines_that_change_state, lines_that_draw
 from onnx_ci.pipeline.trace.recorder import Tracer
 from onnx_ci.pipeline.trace.trace import Trace
@@ -205,7 +205,7 @@ MAX_UNITS_APART = 64.0
 
 def differ(outputs: Outputs, others: Outputs) -> bool:
     """Whether two outputs of one model for one input differ by more than the order of summation explains."""
-    return [tensor.shape for tensor in outputs] != [tensor.shape for tensor in others] or any(map(_differs, outputs, others))
+    return not same_shapes(outputs, others) or any(map(_differs, outputs, others))
 
 
 def _differs(output: torch.Tensor, other: torch.Tensor) -> bool:

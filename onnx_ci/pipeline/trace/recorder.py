@@ -90,10 +90,8 @@ class Tracer:
     def record(self, call: Call, *, seed: int = 0) -> tuple[Trace, Any]:
         """Run a call once. What it returns comes with the trace, and is ``None`` if it raises."""
         recorder, result = Recorder(call), None
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(contextlib.suppress(PrepareError))
-            for context in (force_eager(), in_small_operators(), tracked_conversions(self._converting.values()), recorder):
-                stack.enter_context(context)
+        conversions = tracked_conversions(self._converting.values())
+        with contextlib.suppress(PrepareError), force_eager(), in_small_operators(), conversions, recorder:
             result = run_tree(call, seed=seed)
             recorder.returned(result)
         self.must_repeat = not recorder.converting.keys() <= self._converting.keys()

@@ -271,11 +271,9 @@ def is_uninitialized(name: str) -> bool:
 
 def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
     """A nested argument with each leaf replaced; a ``torch.Size`` becomes a tuple."""
-    kind = type(value)
-    if kind is tuple or kind is list or kind is torch.Size:
-        items = [mapped(each, leaf) for each in value]
-        return items if kind is list else tuple(items)
-    if kind is slice:
+    if type(value) in (tuple, list, torch.Size):
+        return (list if type(value) is list else tuple)([mapped(each, leaf) for each in value])
+    if isinstance(value, slice):
         return slice(*(mapped(each, leaf) for each in (value.start, value.stop, value.step)))
     if isinstance(value, dict):
         return {key: mapped(each, leaf) for key, each in value.items()}
