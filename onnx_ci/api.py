@@ -80,6 +80,7 @@ class RunOptions(VerifyOptions, total=False):
     recipe_files: Words
     packages: Words
     cache: str | Path
+    cache_days: int
     cache_ignore: Words
     cache_ignore_variables: Words
     report: str | Path

@@ -30,7 +30,7 @@ SCHEMA = 1
 
 _END = "# the end"
 """The last line. A truncated file may be valid TOML, but does not end with it."""
-_HEAD = "# The accepted baseline of a recipe, written by `onnx-ci baseline update`. Review every change to it."
+HEAD = "# The accepted baseline of a recipe, written by `onnx-ci baseline update`. Review every change to it."
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _DEVICE = re.compile(r"[a-z]+(?::\d+)?")
 _CONFLICT = re.compile(r"^(?:<{7}|={7}|>{7})(?: |$)")
@@ -81,7 +81,7 @@ class BaselineError(ConfigurationError):
 
 def as_text(baseline: Baseline) -> str:
     """The baseline in the format of its file."""
-    lines = [_HEAD, f"schema = {SCHEMA}", f"recipe = {_toml(baseline.recipe)}"]
+    lines = [HEAD, f"schema = {SCHEMA}", f"recipe = {_toml(baseline.recipe)}"]
     for (target, exporter), entries in baseline.sections().items():
         section = (exporter, target)
         lines += ["", _header(section), f"opsets = {_toml(format_opsets(entries))}"]

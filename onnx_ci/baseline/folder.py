@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from onnx_ci.baseline.file import Baseline, BaselineError, as_text, read
+from onnx_ci.baseline.file import HEAD, Baseline, BaselineError, as_text, read
 from onnx_ci.environment.git import Git
 from onnx_ci.processes.scratch import HAS_LOCKS, lock
 from onnx_ci.results.files import write_text
@@ -30,6 +30,14 @@ def file_name(recipe: str) -> str:
         return f"{recipe}{SUFFIX}"
     safe = re.sub(r"[^a-z0-9_-]+", "-", recipe.lower()).strip("-")[:48] or "recipe"
     return f"{safe}-{hashlib.sha256(recipe.encode('utf-8', 'surrogatepass')).hexdigest()[:8]}{SUFFIX}"
+
+
+def is_baseline(path: Path) -> bool:
+    """Whether a file is named like a baseline, and says of itself that it is one."""
+    try:
+        return path.suffix == SUFFIX and read_regular(path, _LARGEST_FILE).startswith(HEAD.encode())
+    except OSError:
+        return False
 
 
 class BaselineFolder:

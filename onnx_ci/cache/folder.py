@@ -27,10 +27,11 @@ LARGEST_FILE = 64 * 2**20
 """In bytes. A larger file is not of the cache."""
 MEMORY, LAST_RUN = "memory.json", "last-run.json"
 _ID = "[0-9a-f]{16}"
-VERDICT = re.compile(rf"(?P<about>{_ID})-(?P<recipe>{_ID})-(?P<snapshot>{_ID})-[0-9a-f]{{8}}\.json")
+VERDICT = re.compile(rf"{_ID}-{_ID}-(?P<snapshot>{_ID})-(?P<seen>{_ID})-[0-9a-f]{{8}}\.json")
 """The names of files with verdicts."""
-RECIPES = re.compile(rf"recipes-(?P<about>{_ID})-(?P<snapshot>{_ID})\.json")
-_SNAPSHOT = re.compile(rf"snapshot-(?P<snapshot>{_ID})\.json")
+RECIPES = re.compile(rf"recipes-{_ID}-(?P<snapshot>{_ID})-(?P<seen>{_ID})\.json")
+_SHARED = re.compile(rf"(?:snapshot|seen)-{_ID}\.json")
+"""What entries have in common."""
 _OTHERS = re.compile(rf"{re.escape(MEMORY)}|{re.escape(LAST_RUN)}")
 _TAG = """Signature: 8a477f597d28d172789f06886806bc55
 # This folder is a cache of onnx-ci's verdicts. It can be deleted at any time.
@@ -102,6 +103,11 @@ class Folder:
             write_whole(self.path / ".gitignore", [b"*\n"])
         write_whole(self.path / name, [_checksum(body), b"\n", body])
 
+    def write_once(self, name: str, data: Mapping[str, Any]) -> None:
+        """As :meth:`write`, of a file whose name is the digest of its content, unless it is there."""
+        if self.read(name) is None:
+            self.write(name, data)
+
     def mark_used(self, name: str) -> None:
         """Make a file one of the last to be removed."""
         with contextlib.suppress(OSError):  # the folder may be read-only
@@ -125,7 +131,7 @@ class Folder:
         return run
 
     def keep_limit(self) -> None:
-        """Remove the oldest files beyond the limit, snapshots that no entry needs, and unfinished files of dead runs."""
+        """Remove the oldest files beyond the limit, shared ones that no entry needs, and unfinished files of dead runs."""
         excess = self.size() - self._limit
         entries = self.files(VERDICT, RECIPES)
         if excess > 0:
@@ -136,14 +142,14 @@ class Folder:
                     del entries[name]
                     excess -= status.st_size
         matches = (VERDICT.fullmatch(name) or RECIPES.fullmatch(name) for name in entries)
-        needed = {f"snapshot-{match['snapshot']}.json" for match in matches if match is not None}
+        needed = {f"{kind}-{match[kind]}.json" for match in matches if match is not None for kind in ("snapshot", "seen")}
         remove_unfinished(self.path)
-        for name, status in self.files(_SNAPSHOT).items():
+        for name, status in self.files(_SHARED).items():
             if name not in needed and status.st_mtime < time.time() - ABANDONED_AFTER:  # a run may still need a younger one
                 self.remove(name)
 
 
-_ALL = (VERDICT, RECIPES, _SNAPSHOT, UNFINISHED, _OTHERS)
+_ALL = (VERDICT, RECIPES, _SHARED, UNFINISHED, _OTHERS)
 
 
 def _checksum(body: bytes) -> bytes:

@@ -1,37 +1,16 @@
-"""Names for paths that are the same in another clone, folder or user's home; and which folders belong to the system."""
+"""Names for paths that are the same in another clone, folder, environment or user's home."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
-SYSTEM = ("/bin/", "/boot/", "/dev/", "/etc/", "/lib/", "/lib32/", "/lib64/", "/proc/", "/run/", "/sbin/", "/sys/", "/usr/")
-"""Folders of the system. Their files count by the version of the system."""
-_SHARED_MEMORY = "/dev/shm/"  # noqa: S108 (nothing is written there)
 PROJECT, HOME, PYTHON = "<project>", "~", "<python>"
-
-
-def is_of_system(path: str) -> bool:
-    """Whether an absolute path leads to the system, or to a device."""
-    return f"{path}/".startswith(SYSTEM) and not path.startswith(_SHARED_MEMORY)
-
-
-def is_of_python(path: str) -> bool:
-    """Whether an absolute path leads to the Python that runs, or to its virtual environment."""
-    return f"{path}{os.sep}".startswith(_PREFIXES)
-
-
-_OF_PYTHON = (sys.prefix, sys.base_prefix, str(Path(os.__file__).parent))
-_PREFIXES = tuple(
-    folder.rstrip(os.sep) + os.sep
-    for folder in {*_OF_PYTHON, *map(os.path.realpath, _OF_PYTHON)}
-    if folder not in ("/", "/usr")
-)
 
 
 @dataclass(frozen=True)
@@ -57,29 +36,52 @@ class Places:
         above = os.path.dirname(self.root)  # noqa: PTH120 (thousands of paths)
         return "" if f"{self.home}/".startswith(f"{above}/") or above in ("", "/", "/tmp") else f"{above}/"  # noqa: S108
 
+    @cached_property
+    def _named(self) -> list[tuple[str, str]]:
+        """Folders with the names of what lies in them, the first that contains a path counts."""
+        pythons = [(f"{prefix}/", f"{PYTHON}/") for prefix in dict.fromkeys((sys.prefix, sys.base_prefix)) if len(prefix) > 4]
+        return [
+            *((folder, name) for folder, name in pythons if not f"{self.root}/".startswith(folder)),
+            (f"{self.root}/", ""),
+            *([(self._neighbourhood, "../")] if self._neighbourhood else []),
+            *([(f"{self.home}/", f"{HOME}/")] if len(self.home) > 1 else []),
+        ]
+
     def name(self, path: str) -> str:
-        """The name of an absolute path: ``a/b``, ``../x``, ``~/x`` or the path itself."""
-        if path.startswith(f"{self.root}/"):
-            return path[len(self.root) + 1 :]
+        """The name of an absolute path: ``a/b``, ``../x``, ``~/x``, ``<python>/x`` or the path itself."""
         if path == self.root:
             return "."
-        if f"{path}/" == self._neighbourhood:
-            return ".."
-        if self._neighbourhood and path.startswith(self._neighbourhood):
-            return f"../{path[len(self._neighbourhood) :]}"
-        if len(self.home) > 1 and path.startswith(f"{self.home}/"):
-            return f"{HOME}{path[len(self.home) :]}"
+        for folder, name in self._named:
+            if path.startswith(folder):
+                return name + path[len(folder) :]
+            if f"{path}/" == folder:
+                return name.rstrip("/") or "."
         return path
+
+    def name_of_absent(self, path: str) -> str:
+        """The name of a path where nothing is: ``../../.env`` in a folder above the root, which another clone has elsewhere."""
+        above = os.path.dirname(path)  # noqa: PTH120
+        is_above = above != self.root and f"{self.root}/".startswith(f"{above.rstrip('/')}/")
+        return os.path.relpath(path, self.root) if is_above else self.name(path)
 
     def path(self, name: str) -> str:
         """The absolute path of a name."""
-        if name == HOME or name.startswith(f"{HOME}/"):
-            return f"{self.home}{name[1:]}"
+        place, _, rest = name.partition("/")
+        if place == HOME:
+            return f"{self.home}/{rest}".rstrip("/")
+        if place == PYTHON:
+            found = (f"{prefix}/{rest}".rstrip("/") for prefix in (sys.prefix, sys.base_prefix))
+            return next((path for path in found if os.path.lexists(path)), f"{sys.prefix}/{rest}")
         return os.path.normpath(os.path.join(self.root, name))  # noqa: PTH118
 
     def is_inside(self, path: str) -> bool:
         """Whether an absolute path is the root or leads below it."""
         return f"{path}/".startswith(f"{self.root}/")
+
+    def is_above(self, path: str) -> bool:
+        """Whether a path leads to the root, Python, or the folder of the home or of temporary files, or to one above these."""
+        places = (self.root, sys.prefix, sys.base_prefix, self.home, tempfile.gettempdir())
+        return any(f"{place}/".startswith(f"{path.rstrip('/')}/") for place in places)
 
     def normalized(self, text: str) -> str:
         """A text with names for the folders that differ from clone to clone and from user to user."""

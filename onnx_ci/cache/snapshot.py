@@ -1,4 +1,4 @@
-"""Everything on which verdicts depend at one moment, and the changes between two moments, in words."""
+"""Everything on which all verdicts depend at one moment, and the changes between two moments, in words."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from onnx_ci.cache.variables import are_same
+from onnx_ci.cache.watch import ABSENT
 from onnx_ci.results.json_data import to_json
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """The state of everything that counts."""
+    """The state of everything that counts for every recipe."""
 
     files: Mapping[str, str]
-    """The states of the project's files, and of files elsewhere that it mentions, by name."""
+    """The states of the tracked files that are not Python, by name."""
     packages: Mapping[str, str]
-    """Versions and digests of distributions, and digests of other installed files, by name."""
+    """Versions and digests of distributions, and digests of edited files, by name."""
     machine: Mapping[str, str]
     variables: Mapping[str, str]
     """Digests of the values, which may be secrets, by name."""
@@ -30,80 +31,51 @@ class Snapshot:
         return hashlib.sha256(json.dumps(to_json(self), sort_keys=True).encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """One change."""
-
-    name: str
-    """The file, the distribution, the variable or the fact of the machine."""
-    text: str
-    """The change in words: ``model.py changed``, ``new variable FOO``."""
-    is_python: bool = False
-    """Whether it is a Python file of the project."""
-    is_new_or_gone: bool = False
-
-
-def differences(then: Snapshot, now: Snapshot) -> tuple[Change, ...]:
-    """The changes of files, packages, the machine and variables, in that order."""
+def differences(then: Snapshot, now: Snapshot) -> tuple[str, ...]:
+    """The changes of files, packages, the machine and variables, in that order: ``net.yaml changed``, ``new variable FOO``."""
     return (
-        *_changes(then.files, now.files, _of_file),
-        *_changes(then.packages, now.packages, _of_package),
-        *_changes(then.machine, now.machine, _of_fact),
-        *_changes(then.variables, now.variables, _of_variable),
+        *_changes(then.files, now.files, describe_file),
+        *_changes(then.packages, now.packages, _describe_package),
+        *_changes(then.machine, now.machine, _describe_fact),
+        *_changes(then.variables, now.variables, describe_variable),
     )
 
 
-def _changes(
-    then: Mapping[str, str], now: Mapping[str, str], change_of: Callable[[str, str | None, str | None], Change | None]
-) -> Iterator[Change]:
+def _changes(then: Mapping[str, str], now: Mapping[str, str], describe: Callable[[str, str, str], str | None]) -> Iterator[str]:
+    """The changes in words. What is not there has an empty text."""
     for name in sorted(then.keys() | now.keys()):
-        before, after = then.get(name), now.get(name)
-        if before != after and (change := change_of(name, before, after)) is not None:
-            yield change
+        before, after = then.get(name, ""), now.get(name, "")
+        if before != after and (text := describe(name, before, after)):
+            yield text
 
 
-def _of_file(name: str, before: str | None, after: str | None) -> Change:
-    is_linked = "→" in f"{before}{after}"
-    return Change(
-        name=name,
-        text=file_in_words(name, before, after),
-        is_python=name.endswith(".py") and not name.startswith(("..", "/", "~")) and not is_linked,
-        is_new_or_gone=before is None or after is None,
-    )
-
-
-def file_in_words(name: str, before: str | None, after: str | None) -> str:
-    """``model.py changed``, given the states of a file before and after; ``None`` if it does not exist."""
-    if before is None:
+def describe_file(name: str, before: str, after: str) -> str:
+    """``model.py changed``, given the states of a file before and after."""
+    if before in ("", ABSENT):
         return f"{name} is new"
-    if after is None:
-        return f"{name} is gone"
-    if name.endswith("/"):
-        return f"the files in {'the project' if name == './' else name[:-1]} changed"
-    return f"{name} changed"
+    return f"{name} is gone" if after in ("", ABSENT) else f"{name} changed"
 
 
-def _of_package(name: str, before: str | None, after: str | None) -> Change:
-    old, new = ((text or "").partition(" ") for text in (before, after))
+def describe_variable(name: str, before: str, after: str) -> str | None:
+    """``new variable FOO``, given the digests of the values; ``None`` if only the folders of a clone and a user differ."""
+    if not (before and after):
+        return f"variable {name} is gone" if before else f"new variable {name}"
+    return None if are_same(before, after) else f"{name} changed"
+
+
+def _describe_package(name: str, before: str, after: str) -> str:
+    old, new = before.partition(" "), after.partition(" ")
     if not (old[1] or new[1]):  # a file
-        text = file_in_words(name, before, after)
-    elif before is None:
-        text = f"{name} {new[0]} is newly installed"
-    elif after is None:
-        text = f"{name} {old[0]} is no longer installed"
-    else:
-        text = f"{name} {old[0]} → {new[0]}" if old[0] != new[0] else f"the files of {name} changed"
-    return Change(name=name, text=text)
+        return describe_file(name, before, after)
+    if not before:
+        return f"{name} {new[0]} is newly installed"
+    if not after:
+        return f"{name} {old[0]} is no longer installed"
+    return f"{name} {old[0]} → {new[0]}" if old[0] != new[0] else f"the files of {name} changed"
 
 
-def _of_fact(name: str, before: str | None, after: str | None) -> Change:
-    if len(f"{before}{after}") > 120:
-        return Change(name=name, text=f"{name} changed")
+def _describe_fact(name: str, before: str, after: str) -> str:
+    if len(before + after) > 120:
+        return f"{name} changed"
     colon = ":" if name.startswith(("the ", "sys")) else ""
-    return Change(name=name, text=f"{name}{colon} {before or 'none'} → {after or 'none'}")
-
-
-def _of_variable(name: str, before: str | None, after: str | None) -> Change | None:
-    if before is None or after is None:
-        return Change(name=name, text=f"new variable {name}" if before is None else f"variable {name} is gone")
-    return None if are_same(before, after) else Change(name=name, text=f"{name} changed")
+    return f"{name}{colon} {before or 'none'} → {after or 'none'}"

@@ -1,42 +1,74 @@
-"""The environment variables that count: all but those in the table beside this file."""
+"""The environment variables that count: all but those in the table beside this file, and of those the ones that code names."""
 
 from __future__ import annotations
 
 import fnmatch
 import itertools
-import operator
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 
 from onnx_ci.cache.contents import digest_of_text
 from onnx_ci.cache.places import Places
 
+_NAMED = re.compile(r"[\"'{$:]([A-Za-z_][A-Za-z0-9_]*)")
+"""What looks like the name of a variable: ``"RUN_ID"``, ``$RUN_ID``, ``${oc.env:RUN_ID}``."""
 
-def variables(environment: Mapping[str, str], more: Iterable[str] = ()) -> dict[str, str]:
-    """The variables that count.
+
+_SPECIAL = re.compile(r"[*?\[]")
+
+
+class Variables:
+    """The environment variables.
 
     Args:
         environment: all variables.
-        more: further names and patterns that do not count.
+        ignored: further names and patterns that do not count.
+        places: whose paths do not count in values.
     """
-    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    of_this_ci = [patterns for mark, patterns in table["where-it-is-set"].items() if mark in environment]
-    patterns = itertools.chain(*table["everywhere"].values(), *of_this_ci, more)
-    volatile = re.compile("|".join(map(fnmatch.translate, patterns)))
-    return {name: value for name, value in sorted(environment.items()) if not volatile.match(name)}
 
+    def __init__(self, environment: Mapping[str, str], ignored: Iterable[str], places: Places) -> None:
+        self._environment, self._places = environment, places
+        table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+        of_this_ci = [patterns for mark, patterns in table["where-it-is-set"].items() if mark in environment]
+        self._table = _Names(itertools.chain(*table["everywhere"].values(), *of_this_ci))
+        self._ignored = _Names(ignored)
 
-def digests(variables: Mapping[str, str], places: Places) -> dict[str, str]:
-    """Two digests of each value by name: of the value itself, and of the value with paths as every clone and user has them."""
-    return {name: f"{_digest(name, value)} {_digest(name, places.normalized(value))}" for name, value in variables.items()}
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """Two digests of each value that counts, by name."""
+        counted = (name for name in sorted(self._environment) if name not in self._table and name not in self._ignored)
+        return {name: self.digest(name) for name in counted}
+
+    def digest(self, name: str) -> str:
+        """A digest of the value, and one of it with paths as every clone and user has them; empty if it is not set."""
+        if (value := self._environment.get(name)) is None:
+            return ""
+        return " ".join(digest_of_text(f"{name}={text}")[:16] for text in (value, self._places.normalized(value)))
+
+    def named_in(self, text: str) -> set[str]:
+        """The variables of the table that a text names."""
+        return {name for name in _NAMED.findall(text) if name in self._table and name not in self._ignored}
 
 
 def are_same(before: str, after: str) -> bool:
     """Whether two values are equal, or are equal but for paths, given their digests."""
-    return any(map(operator.eq, before.split(), after.split()))
+    return before == after or any(one == other for one, other in zip(before.split(), after.split(), strict=False))
 
 
-def _digest(name: str, value: str) -> str:
-    return digest_of_text(f"{name}={value}")[:16]
+class _Names:
+    """Names and patterns of names. Most are names, and a large regular expression takes long to compile.
+
+    Args:
+        patterns: both, in the syntax of :mod:`fnmatch`.
+    """
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        patterns = set(patterns)
+        self._names = {name for name in patterns if not _SPECIAL.search(name)}
+        self._patterns = re.compile("|".join(sorted(map(fnmatch.translate, patterns - self._names))) or r"(?!)")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names or self._patterns.match(name) is not None

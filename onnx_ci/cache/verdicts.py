@@ -1,19 +1,16 @@
 """The cache of verdicts, as the process that decides sees it.
 
-The evidence about a cell is kept under a snapshot: the contents of the project, the installed versions, the environment and the
-machine. If only Python files change, recipes run again that import one of them; if anything else changes, all recipes do. If in
-doubt, a cell runs, and the reason is told in words.
-
-What compiled code, ``stat`` and other programs read cannot be seen. So the whole project counts, and so do paths elsewhere that
-it mentions; an audit hook notes what else is opened, looked for or listed (:mod:`~onnx_ci.cache.watch`). Recipes that are
-objects of the caller are never kept, because nobody knows what the caller's process has done to them. Entries are data from
-outside: each is validated completely before it is believed.
+The evidence about a cell is kept with all on which it depends: a snapshot, which counts for every recipe, and what the cell's
+processes saw beyond it. It is shown again while both are the same, and not for ever: now and then one is judged again, and if
+the verdict differs, no kept one is believed. Recipes that are objects of the caller are never kept, because nobody knows what
+the caller's process has done to them. Entries are data from outside: each is validated completely before it is believed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -21,34 +18,35 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Self
 
 from onnx_ci.cache.contents import Contents
-from onnx_ci.cache.entries import ChangedError, Entry, ProjectState
+from onnx_ci.cache.entries import ChangedError, Entry, Observations, ProjectState
 from onnx_ci.cache.folder import DAMAGE, LAST_RUN, RECIPES, VERDICT, Folder, LastRun
 from onnx_ci.cache.machine import machine
 from onnx_ci.cache.packages import Packages
 from onnx_ci.cache.places import Places
 from onnx_ci.cache.project import Project
 from onnx_ci.cache.snapshot import Snapshot, differences
-from onnx_ci.cache.variables import digests, variables
+from onnx_ci.cache.variables import Variables
 from onnx_ci.cache.watch import ReadSet
 from onnx_ci.config.options import Role, options_with
 from onnx_ci.config.settings import Settings
 from onnx_ci.results.json_data import from_json, to_json
-from onnx_ci.results.records import Cell, CellEvidence
-from onnx_ci.results.rules import DEATHS, RULES
+from onnx_ci.results.records import Cell, CellEvidence, Severity
+from onnx_ci.results.rules import DEATHS, RULES, finding
+from onnx_ci.text import listed_shortly
 
-SCHEMA = 2
+SCHEMA = 3
 """The version of the layout and of the meaning of entries."""
-NOT_RUN_BEFORE = "no verdict on it is kept"
+NOT_RUN_BEFORE, CHECKED = "no verdict on it is kept", "its kept verdict is checked"
 _APPLIED_LATER = frozenset({"rules", "strict"})
 """Settings that the verdict applies to the evidence in each run."""
 _MOST_OF_A_CELL = 8
 """How many entries a cell has, for a user who switches between branches."""
-_WRITE_EVERY = 2.0
-"""Seconds between two writes. Each takes time, because it reads the state of the project again."""
+_DAY = 24 * 60 * 60.0
 
 
 class VerdictCache:
@@ -59,24 +57,26 @@ class VerdictCache:
         """Notes to the user, each once."""
         self._settings = settings
         self._folder = Folder(settings.root.absolute() / (settings.cache or ""))
-        self._environment = dict(os.environ)
         self._path = tuple(sys.path)
         self._contents = Contents(self._folder)
-        self._places = Places(os.path.realpath(settings.root), self._environment)
+        environment = dict(os.environ)
+        self._places = Places(os.path.realpath(settings.root), environment)
+        self._variables = Variables(environment, settings.cache_ignore_variables, self._places)
         self._project = Project(
             places=self._places, settings=settings, folder=os.path.realpath(os.curdir), contents=self._contents
         )
-        self._variables = variables(self._environment, settings.cache_ignore_variables)
-        self._snapshots: dict[str, Snapshot | None] = {}
-        self._pending: dict[str, tuple[str, Entry]] = {}
-        """The entries that are to be written, with their recipes, by the names of their files."""
-        self._written: list[str] = []
+        self._changes_since, self._changes_of = (
+            functools.cache(self._read_changes_since),
+            functools.cache(self._read_changes_of),
+        )
+        self._hits: dict[str, tuple[float, CellEvidence]] = {}
+        """When the kept verdicts were found out with which this run answers, and their evidence, by cell."""
+        self._written: dict[str, str] = {}
+        """The recipes of the entries that this run has written, by the names of their files."""
         self._models: dict[str, str] = {}
         self._not_kept: set[str] = set()
-        self._hits = 0
         self._ran: Counter[str] = Counter()
-        self._last_write = time.monotonic()
-        self._is_closed = False
+        self._is_checked = self._is_closed = False
 
     @classmethod
     def open(cls, settings: Settings) -> Self | None:
@@ -108,8 +108,7 @@ class VerdictCache:
             data: plain JSON data.
             seen: what the process of the file saw.
         """
-        name = f"recipes-{_short(source)}-{self._present.snapshot.digest}.json"
-        self._keep(name, source, source, data, seen)
+        self._keep(f"recipes-{_short(source)}", source, source, data, seen)
 
     def verdict(self, cell: Cell) -> CellEvidence | str:
         """The evidence that was kept for a cell, marked as cached, if it still holds; or in words why the cell has to run."""
@@ -121,7 +120,7 @@ class VerdictCache:
             reason = self._why_not(entry, settings)
             if not reason:
                 self._folder.mark_used(name)
-                self._hits += 1
+                self._hits[cell.id] = entry.judged, evidence
                 if entry.model and entry.snapshot == self._present.snapshot.digest:
                     self._models.setdefault(_recipe_of(cell), entry.model)
                 return evidence
@@ -131,7 +130,7 @@ class VerdictCache:
         return first_reason
 
     def keep(self, evidence: CellEvidence, seen: ReadSet, model: str) -> None:
-        """Keep the evidence about a cell, if it is reproducible.
+        """Keep the evidence about a cell, if it is reproducible. It is written at once.
 
         Args:
             evidence: the evidence.
@@ -145,30 +144,59 @@ class VerdictCache:
             return
         values = {field.name: getattr(evidence, field.name) for field in dataclasses.fields(CellEvidence)}
         data = CellEvidence(**{**values, "artifact": None, "cached": False}).as_json()
-        settings = self._settings_for(cell)
-        key = _digest([SCHEMA, settings])[:8]
-        name = f"{_short(cell.id)}-{_short(recipe)}-{self._present.snapshot.digest}-{key}.json"
-        self._keep(name, cell.source, cell.id, data, seen, recipe=recipe, settings=settings, model=model)
+        name = f"{_short(cell.id)}-{_short(recipe)}"
+        self._keep(name, cell.source, cell.id, data, seen, recipe=recipe, settings=self._settings_for(cell), model=model)
 
-    def write_due(self) -> None:
-        """Write pending entries, unless that has just been done. A run that is killed does not lose what is written."""
-        if time.monotonic() - self._last_write >= _WRITE_EVERY:
-            self._write()
+    # --- whether kept verdicts are still right ----------------------------------------------------------------------------
+
+    def due(self) -> list[str]:
+        """The ids of the cells that were answered with a kept verdict and should be judged all the same.
+
+        With ``audit``, these are all. Else it is at most one a run: that which was judged longest ago, and more than a day ago.
+        """
+        if self._settings.cache_audit:
+            return [*self._hits]
+        oldest = min(self._hits, key=lambda cell: self._hits[cell][0], default=None)
+        if oldest is None or self._is_checked or time.time() - self._hits[oldest][0] <= _DAY:
+            return []
+        self._is_checked = True
+        return [oldest]
+
+    def check(self, evidence: CellEvidence) -> CellEvidence:
+        """Compare fresh evidence with the kept one about the same cell. If the verdicts differ, none that was kept is believed.
+
+        Returns:
+            The evidence; with a ``stale-verdict`` if they differ.
+        """
+        judged, kept = self._hits.pop(evidence.cell.id, (0.0, None))
+        if kept is None:
+            return evidence
+        self._ran[CHECKED] += 1
+        if not is_storable(evidence) or _errors(kept) == _errors(evidence):
+            return evidence
+        for name in self._folder.files(VERDICT, RECIPES):
+            self._folder.remove(name)
+        self._index.clear()
+        before, now = (", ".join(_errors(each)) or "no error" for each in (kept, evidence))
+        then = datetime.fromtimestamp(judged, UTC).date().isoformat()
+        message = f"nothing that the cache sees has changed since {then}, but then there was {before}, and now there is {now}"
+        return dataclasses.replace(evidence, findings=(*evidence.findings, finding("stale-verdict", message)))
+
+    # --- the end ----------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Write pending entries, and remove those of this run if something was installed meanwhile."""
+        """Remove the entries of this run if something that counts for all was changed meanwhile."""
         if self._is_closed:
             return
         self._is_closed = True
-        self._write()
-        if self._written and (changes := differences(self._present.snapshot, self._take(files=self._present.snapshot.files))):
+        if self._written and (changes := differences(self._present.snapshot, self._take())):
             for name in self._written:
                 self._folder.remove(name)
-            self._tell(f"verdicts are not kept: during the run, {changes[0].text}")
-        with contextlib.suppress(OSError, ValueError):  # _write has told the user
+            self._tell(f"verdicts are not kept: during the run, {changes[0]}")
+        with contextlib.suppress(OSError, ValueError):  # _keep has told the user
             if self._written or self._folder.path.is_dir():  # a run without new verdicts needs no folder
                 self._contents.save()
-                self._folder.write(LAST_RUN, to_json(LastRun(cached=self._hits, ran=self._ran)))
+                self._folder.write(LAST_RUN, to_json(LastRun(cached=len(self._hits), ran=self._ran)))
                 if self._written:
                     self._folder.keep_limit()
 
@@ -176,19 +204,26 @@ class VerdictCache:
 
     @cached_property
     def _present(self) -> ProjectState:
-        return ProjectState(self._project, self._take(), self._path_of_modules)
+        return ProjectState(self._project, self._variables, self._take())
 
-    @cached_property
-    def _path_of_modules(self) -> tuple[str, ...]:
-        return tuple(os.path.normpath(os.path.join(self._project.folder, place)) for place in self._path)  # noqa: PTH118
-
-    def _take(self, files: Mapping[str, str] | None = None) -> Snapshot:
+    def _take(self) -> Snapshot:
+        path = tuple(os.path.normpath(os.path.join(self._project.folder, place)) for place in self._path)  # noqa: PTH118
         return Snapshot(
-            files=self._project.files(self._variables) if files is None else files,
-            packages=Packages(places=self._places, path=self._path_of_modules, contents=self._contents).digests(),
+            files=self._project.files(),
+            packages=Packages(places=self._places, path=path, contents=self._contents).digests(),
             machine=machine(self._places, self._project.folder, self._path),
-            variables=digests(self._variables, self._places),
+            variables=self._variables.digests,
         )
+
+    def _read_changes_since(self, digest: str) -> tuple[str, ...]:
+        """The changes since a snapshot, in words; that there is none if it is lost."""
+        then = self._read(Snapshot, "snapshot", digest)
+        return (NOT_RUN_BEFORE,) if then is None else tuple(self._present.changes_since(then))
+
+    def _read_changes_of(self, digest: str) -> tuple[str, ...]:
+        """As :meth:`_read_changes_since`, of observations."""
+        seen = self._read(Observations, "seen", digest)
+        return (NOT_RUN_BEFORE,) if seen is None else tuple(self._present.changes_of(seen))
 
     def _settings_for(self, cell: Cell) -> dict[str, str]:
         """The settings on which the evidence about a cell depends, as texts."""
@@ -204,7 +239,7 @@ class VerdictCache:
     # --- entries ----------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _index(self) -> Mapping[str, list[str]]:
+    def _index(self) -> dict[str, list[str]]:
         """The names of entries by what they are about, the most recently used one first."""
         index: dict[str, list[str]] = {}
         for name in self._folder.files(VERDICT, RECIPES):
@@ -218,24 +253,27 @@ class VerdictCache:
             with contextlib.suppress(*DAMAGE):
                 data: Any = self._folder.read(name)
                 entry: Entry = from_json(Entry, data)
-                if data["schema"] == SCHEMA and entry.about == about and f"-{entry.snapshot}" in name:
+                if data["schema"] == SCHEMA and entry.about == about and f"-{entry.snapshot}-{entry.seen}" in name:
                     yield name, entry
 
     def _why_not(self, entry: Entry, settings: Mapping[str, str]) -> str:
-        then = self._snapshot_of(entry.snapshot)
-        return NOT_RUN_BEFORE if then is None else self._present.why_not(entry, then, settings)
+        """Why an entry does not hold, in words; empty if it holds."""
+        before, days = entry.settings, (time.time() - entry.judged) / _DAY
+        changed = [name for name in sorted(before.keys() | settings.keys()) if before.get(name) != settings.get(name)]
+        reasons = [
+            *(f"{name} {before.get(name) or 'none'} → {settings.get(name) or 'none'}" for name in changed),
+            *(() if entry.snapshot == self._present.snapshot.digest else self._changes_since(entry.snapshot)),
+            *self._changes_of(entry.seen),
+            *([f"it was judged {days:.0f} days ago"] if days > self._settings.cache_days else []),
+        ]
+        return listed_shortly([*dict.fromkeys(reasons)]) if reasons else ""
 
-    def _snapshot_of(self, digest: str) -> Snapshot | None:
-        if digest == self._present.snapshot.digest:
-            return self._present.snapshot
-        if digest not in self._snapshots:
-            self._snapshots[digest] = None
-            with contextlib.suppress(*DAMAGE):
-                snapshot: Snapshot = from_json(Snapshot, self._folder.read(f"snapshot-{digest}.json"))
-                self._snapshots[digest] = snapshot if snapshot.digest == digest else None
-        return self._snapshots[digest]
-
-    # --- keeping ----------------------------------------------------------------------------------------------------------
+    def _read(self, kind: type[Any], prefix: str, digest: str) -> Any | None:
+        """A snapshot or observations that entries share; ``None`` if they are lost."""
+        with contextlib.suppress(*DAMAGE):
+            value = from_json(kind, self._folder.read(f"{prefix}-{digest}.json"))
+            return value if _digest(to_json(value)) == digest else None
+        return None
 
     def _keep(
         self,
@@ -254,33 +292,22 @@ class VerdictCache:
         if seen.not_kept:
             self._tell(f"the verdicts of {source} are not kept: {seen.not_kept}")
             return
+        snapshot = self._present.snapshot
         try:
-            entry = self._present.entry(about, source, data, seen, settings=settings or {}, model=model)
+            observations = to_json(self._present.observations(seen))
+            entry = Entry(
+                about=about, snapshot=snapshot.digest, seen=_digest(observations), settings=settings or {},
+                judged=time.time(), model=model, data=data,
+            )  # fmt: skip
+            name = f"{name}-{entry.snapshot}-{entry.seen}{'' if settings is None else f'-{_digest(settings)[:8]}'}.json"
+            self._folder.write_once(f"snapshot-{entry.snapshot}.json", to_json(snapshot))
+            self._folder.write_once(f"seen-{entry.seen}.json", observations)
+            self._folder.write(name, {"schema": SCHEMA, **to_json(entry)})
+            self._written[name] = recipe
+            for surplus in self._index.get(_about(name), [])[_MOST_OF_A_CELL:]:
+                self._folder.remove(surplus)
         except ChangedError as error:
             self._tell(f"verdicts of {source} are not kept: {error}")
-            return
-        self._pending[name] = recipe, entry
-        self.write_due()
-
-    def _write(self) -> None:
-        """Write the pending entries, if the project is unchanged."""
-        self._last_write = time.monotonic()
-        if not self._pending:
-            return
-        pending, self._pending = self._pending, {}
-        snapshot = self._present.snapshot
-        files = self._project.files(self._variables)
-        if files != snapshot.files:
-            changed = differences(snapshot, dataclasses.replace(snapshot, files=files))[0]
-            self._tell(f"verdicts are not kept: during the run, {changed.text}")
-            return
-        try:
-            self._folder.write(f"snapshot-{snapshot.digest}.json", to_json(snapshot))
-            for name, (_, entry) in pending.items():
-                self._folder.write(name, {"schema": SCHEMA, **to_json(entry)})
-                self._written.append(name)
-                for surplus in self._index.get(_about(name), [])[_MOST_OF_A_CELL:]:
-                    self._folder.remove(surplus)
         except OSError as error:
             self._tell(f"verdicts are not kept: {self._folder.path} cannot be written: {error.strerror or error}")
         except ValueError as error:
@@ -289,7 +316,6 @@ class VerdictCache:
     def _forget(self, recipe: str, title: str) -> None:
         """Remove the verdicts of a recipe whose model differs from process to process, and keep no more of them."""
         self._not_kept.add(recipe)
-        self._pending = {name: pending for name, pending in self._pending.items() if pending[0] != recipe}
         for name in self._folder.files(VERDICT):
             if name.split("-")[1] == _short(recipe):
                 self._folder.remove(name)
@@ -316,6 +342,11 @@ def _evidence(entry: Entry, cell: Cell) -> CellEvidence | None:
     return dataclasses.replace(evidence, artifact=None, cached=True)
 
 
+def _errors(evidence: CellEvidence) -> list[str]:
+    """The rules that a cell breaks."""
+    return sorted({each.rule for each in evidence.findings if each.severity is Severity.ERROR})
+
+
 def _about(name: str) -> str:
     """The part of an entry's name that says what it is about."""
     return name.removeprefix("recipes-").partition("-")[0]
@@ -327,7 +358,7 @@ def _recipe_of(cell: Cell) -> str:
 
 
 def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _short(text: str) -> str:

@@ -1,69 +1,76 @@
-"""Records what a recipe file's process opens, looks for, lists and starts, as Python's audit events tell.
+"""Records what a process opens, looks for, lists, imports and starts, as Python's audit events and ``os.stat`` tell.
 
-:func:`watch` is called before the file is imported. A fork continues the record of its parent. Recipes can change anything in
-the interpreter, so the hook has its own references to what it calls. If something cannot be recorded, the verdict is not kept.
-Nothing is replaced in any process.
+:func:`watch` is called before libraries and recipe files are imported; a fork continues the record of its parent. No event
+tells that a file is looked for, so ``os.stat`` and its kin are replaced by functions that note their path. If something cannot
+be recorded, the verdict is not kept.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import re
+import shutil
+import stat
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
-from onnx_ci.cache.places import is_of_python, is_of_system
-from onnx_ci.cache.project import ABSENT, entries_of
-from onnx_ci.owners import file_of, is_installed, source_of
+from onnx_ci.cache.packages import recorded_files
+from onnx_ci.owners import file_of, is_installed, namespace_of, source_of
 from onnx_ci.processes.scratch import is_scratch
 from onnx_ci.results.json_data import from_json, to_json
 
-_PYTHON = (".py", ".pyw")
+ABSENT, FOLDER = "absent", "folder"
 _OWN = str(Path(__file__).parents[1]) + os.sep
+_RUNTIMES = f"{_OWN}pipeline{os.sep}run{os.sep}runtime.py"
+"""The code that calls the runtimes of plug-ins."""
 _STANDARD = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120
 _LOOKS_FOR_MODULES = ("<frozen importlib", "<frozen zipimport", f"{_STANDARD}importlib{os.sep}metadata{os.sep}")
-"""Code that looks for modules and installed packages. What it finds counts elsewhere."""
-_METADATA = re.compile(r"\.(?:dist|egg)-info/|__path_hook__$")
-"""Files about installed packages, which count elsewhere."""
+"""Code that looks for modules and installed packages. What it finds counts as :class:`Search` and by its version."""
+_METADATA = re.compile(r"\.dist-info(?:/|$)|/__editable__|__path_hook__$")
+"""Files about installed packages, which count by their versions."""
+_KERNEL = ("/proc/", "/sys/", "/dev/")
+"""What the kernel says about the machine and its processes. These are no files; shared memory is."""
+_SHARED_MEMORY = "/dev/shm/"  # noqa: S108 (nothing is written there)
+_LOOKS = ("stat", "lstat", "access", "readlink")
+"""The functions of :mod:`os` that look for a file; ``exists``, ``isfile``, ``resolve`` and others call them."""
 _OPENS = frozenset({"open", "open64", "openat", "fopen", "fopen64", "dlopen", "stat", "lstat", "access", "opendir", "mmap"})
 """Functions of C that open files or look for them."""
 _STARTS_PROCESSES = frozenset({"multiprocessing.popen_spawn_posix", "multiprocessing.popen_forkserver"})
 """Modules that are imported before their first use. When they start a process, there is no event."""
-_abspath, _fsdecode, _getframe, _isdir, _open, _stat = (
-    *(os.path.abspath, os.fsdecode, sys._getframe, os.path.isdir, open, os.stat),
-)  # fmt: skip
-"""Own references: a recipe can replace the originals."""
+_AT_START = ("sitecustomize", "usercustomize")
+"""Modules that Python looks for when it starts."""
+_lstat, _stat, _readlink = os.lstat, os.stat, os.readlink
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """Where modules were looked for: one that appears there can be imported instead of another, or of none."""
+
+    folders: tuple[str, ...]
+    """In the order of the search: ``sys.path``, or the ``__path__`` of a package."""
+    names: tuple[str, ...]
+    """The modules that were imported, or asked for in vain, without the name of their package."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadSet:
-    """What a process saw. Paths are absolute."""
+    """What a process saw of files that no installer has recorded. Paths are absolute."""
 
-    python: tuple[str, ...] = ()
-    """Python files that were imported or opened, except installed ones."""
-    opened: Mapping[str, str] = field(default_factory=dict)
-    """All files that were opened or looked for, with their states at that moment: :data:`ABSENT`, or size, times and inode."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Files that were opened, imported or looked for, with their states when that happened first; see :func:`state_of`."""
     listed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Folders with their entries, as :func:`onnx_ci.cache.project.entries_of` gives them."""
-    missing_modules: tuple[str, ...] = ()
-    """Modules that were imported in vain."""
+    """Folders with their entries, as :func:`entries_of` gives them."""
+    searches: tuple[Search, ...] = ()
     not_kept: str = ""
     """Why a verdict cannot be kept: ``it connects to huggingface.co``; empty if it can."""
-
-    def __or__(self, other: Self) -> ReadSet:
-        return ReadSet(
-            python=tuple(sorted({*self.python, *other.python})),
-            opened={**other.opened, **self.opened},
-            listed={**other.listed, **self.listed},
-            missing_modules=tuple(sorted({*self.missing_modules, *other.missing_modules})),
-            not_kept=self.not_kept or other.not_kept,
-        )
 
     def as_json(self) -> dict[str, Any]:
         """The value as plain data, for another process."""
@@ -82,59 +89,80 @@ class ReadSet:
 
 
 def state_of(path: str) -> str:
-    """The state of a file, with links followed; see :attr:`ReadSet.opened`. It only says whether a file is unchanged."""
-    try:
-        status = _stat(path)
-    except (OSError, ValueError):
-        return ABSENT
-    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
+    """:data:`ABSENT`, :data:`FOLDER`, or size, times and inode of a file; and the text of a link.
 
-
-def watch(root: Path) -> None:
-    """Start to record. Nothing can stop it, and only the first call has an effect.
-
-    Args:
-        root: the project's root.
+    It says whether a file is the same as before on this machine, and nothing about its content.
     """
-    if not _record.hooks:
-        _record.root = os.path.realpath(root) + os.sep
-        _record.temporary = os.path.realpath(tempfile.gettempdir())
-        is_installed(__file__)  # its first call lists folders
-        _record.hooks.append(_make_hook())
-        sys.addaudithook(_record.hooks[0])
-        sys.meta_path.append(_Missing)
+    link = ""
+    try:
+        status = _lstat(path)
+        if stat.S_ISLNK(status.st_mode):
+            link = f" → {_readlink(path)}"
+            status = _stat(path)
+    except (OSError, ValueError):
+        return f"{ABSENT}{link}"
+    if stat.S_ISDIR(status.st_mode):
+        return f"{FOLDER}{link}"
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}{link}"
+
+
+def entries_of(folder: str) -> tuple[str, ...]:
+    """The entries of a folder: ``a/``, ``a.py``, other files with a null character and their size; none if it is unreadable."""
+    names = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    if entry.is_dir():
+                        names.append(f"{entry.name}/")
+                    else:
+                        names.append(entry.name if entry.name.endswith(".py") else f"{entry.name}\0{entry.stat().st_size}")
+    except (OSError, ValueError):
+        return ()
+    return tuple(sorted(names))
+
+
+def watch() -> None:
+    """Start to record. Only the first call has an effect."""
+    if _record.is_watching:
+        return
+    _record.is_watching = True
+    _record.recorded = recorded_files(sys.path)
+    is_installed(__file__)  # its first call lists folders
+    for name in _LOOKS:
+        _watch_looks(name)
+    sys.addaudithook(_hear)
+    sys.meta_path.append(_Missing)
 
 
 def seen() -> ReadSet:
     """All that this process, and those from which it was forked, have seen since :func:`watch`."""
-    modules = [file for module in list(sys.modules.values()) if (file := file_of(module)) is not None]
-    for path in [*(file for file in modules if os.path.isabs(file)), *_mapped_files()]:  # noqa: PTH117 (thousands of modules)
-        _note_file(path)
-    opened = {path: state for path, state in list(_record.opened.items()) if not is_scratch(Path(path))}
-    missing = (name for name in list(_record.missing) if sys.modules.get(name) is None)
+    for path in [*filter(None, map(file_of, list(sys.modules.values()))), *_mapped_files()]:
+        if os.path.isabs(path):  # noqa: PTH117 (thousands of modules)
+            _note(path)
+    temporary = {path for path in _record.written if state_of(path) == ABSENT}
     return ReadSet(
-        python=tuple(sorted(path for path, state in opened.items() if path.endswith(_PYTHON) and state != ABSENT)),
-        opened=opened,
-        listed={path: entries for path, entries in list(_record.listed.items()) if not is_scratch(Path(path))},
-        missing_modules=tuple(sorted(missing)),
+        files={path: state for path, state in list(_record.files.items()) if not _lies_in(path, temporary)},
+        listed={path: entries for path, entries in list(_record.listed.items()) if not _lies_in(path, temporary)},
+        searches=tuple(_searches()),
         not_kept=_record.not_kept,
     )
 
 
 def seen_if_watched() -> ReadSet | None:
     """What :func:`seen` returns; ``None`` unless this process, or one from which it was forked, has called :func:`watch`."""
-    return seen() if _record.hooks else None
+    return seen() if _record.is_watching else None
 
 
 class _Record:
     """What this process has seen so far. A fork has a copy."""
 
     def __init__(self) -> None:
-        self.hooks: list[Callable[[str, tuple[Any, ...]], None]] = []
-        self.root = self.temporary = ""
-        self.opened: dict[str, str] = {}
+        self.is_watching = False
+        self.recorded: frozenset[str] = frozenset()
+        self.files: dict[str, str] = {}
         self.written: set[str] = set()
-        """Files and folders that this process created before it read them."""
+        """Files and folders that this process has created or replaced."""
         self.listed: dict[str, tuple[str, ...]] = {}
         self.missing: set[str] = set()
         self.not_kept = ""
@@ -145,6 +173,7 @@ class _Record:
 
 
 _record = _Record()
+_here = threading.local()
 
 
 class _Missing:
@@ -156,23 +185,37 @@ class _Missing:
         _record.missing.add(name)
 
 
-def _make_hook() -> Callable[[str, tuple[Any, ...]], None]:
-    """The hook. It has its own references to all that it uses, because a recipe can replace the originals."""
-    record, handlers, error, thread = _record, dict(_HANDLERS), Exception, threading.local()
+def _hear(event: str, arguments: tuple[Any, ...]) -> None:
+    if (handler := _HANDLERS.get(event)) is not None:
+        _record_with(handler, *arguments)
 
-    def hear(event: str, arguments: tuple[Any, ...]) -> None:
-        handler = handlers.get(event)
-        if handler is None or thread.__dict__.get("is_busy"):  # the hook's own actions do not count
-            return
-        thread.is_busy = True
-        try:
-            handler(*arguments)
-        except error:
-            record.do_not_keep("what it opens could not be recorded")
-        finally:
-            thread.is_busy = False
 
-    return hear
+def _record_with(handler: Callable[..., None], *arguments: Any) -> None:
+    if getattr(_here, "is_busy", False):  # what is done to record does not count
+        return
+    _here.is_busy = True
+    try:
+        handler(*arguments)
+    except Exception:
+        _record.do_not_keep("what it opens could not be recorded")
+    finally:
+        _here.is_busy = False
+
+
+def _watch_looks(name: str) -> None:
+    """Replace a function of :mod:`os` by one that notes its path."""
+    original = getattr(os, name)
+
+    @functools.wraps(original)
+    def look(path: Any, *args: Any, **options: Any) -> Any:
+        if options.get("dir_fd") is None:
+            _record_with(_looked_for, path)
+        return original(path, *args, **options)
+
+    setattr(os, name, look)
+    for supported in (os.supports_fd, os.supports_dir_fd, os.supports_follow_symlinks, os.supports_effective_ids):
+        if original in supported:
+            supported.add(look)
 
 
 # --- files -----------------------------------------------------------------------------------------------------------------
@@ -182,63 +225,69 @@ def _path_of(path: Any) -> str | None:
     if path is None or isinstance(path, int):
         return None
     try:
-        return _abspath(_fsdecode(path))
+        return os.path.abspath(os.fsdecode(path))  # noqa: PTH100
     except (OSError, ValueError, TypeError):  # no path, or the current directory is gone
         return None
 
 
+def _looked_for(path: Any) -> None:
+    if (file := _path_of(path)) is not None:
+        _note(file)
+
+
 def _opened(path: Any, mode: Any = None, flags: Any = 0, *_: Any) -> None:
-    if isinstance(path, str) and _is_of_python(path):
-        return
     file = _path_of(path)
+    if file is None:
+        return
+    if isinstance(flags, int) and (flags & (os.O_TRUNC | os.O_EXCL) or (flags & os.O_WRONLY and state_of(file) == ABSENT)):
+        _record.written.add(file)
     # A name without a mode may be that of a file in an open folder, or of a library that is found elsewhere.
-    if file is not None and (mode is not None or file == path or state_of(file) != ABSENT):
-        _note_file(file, flags if isinstance(flags, int) else 0)
+    elif not (isinstance(flags, int) and flags & os.O_WRONLY) and (
+        mode is not None or file == path or state_of(file) != ABSENT
+    ):
+        _note(file)
 
 
 def _connected(database: Any, *_: Any) -> None:
-    """SQLite opens a file, which may be given as a URI."""
+    """SQLite opens a file, which may be given as a URI, and the log of what was not yet written into it."""
     if isinstance(database, (str, bytes)):
-        _opened(re.sub(r"^file:(?://)?([^?]*).*", r"\1", _fsdecode(database)))
+        file = re.sub(r"^file:(?://)?([^?]*).*", r"\1", os.fsdecode(database))
+        for path in (file, f"{file}-wal"):
+            _looked_for(path)
 
 
-def _note_file(file: str, flags: int = 0) -> None:
+def _note(path: str) -> None:
+    """Note a file, unless it is recorded by an installer, is noted already, or was written here."""
     record = _record
-    if not _counts(file) or _METADATA.search(file) or (file := source_of(file)) in record.opened or _is_written_here(file):
+    if path in record.recorded or path in record.files or not _counts(path) or _METADATA.search(path):
         return
-    if flags & (os.O_TRUNC | os.O_EXCL):
-        record.written.add(file)
-    elif not flags & os.O_WRONLY and not _isdir(file):
-        record.opened[file] = state_of(file)
+    file = source_of(path)
+    if file not in record.files and file not in record.recorded and file not in record.written:
+        record.files[file] = state_of(file)
 
 
 def _counts(path: str) -> bool:
-    """Whether a file or folder counts here: those that are installed, onnx-ci's and the system's count elsewhere."""
-    if path.startswith(_OWN) or _is_of_python(path) or (is_of_system(path) and not path.startswith(_record.root)):
-        return False
-    return not is_installed(path)
+    """Whether a path leads to a file: not into the kernel, to onnx-ci or its folders for temporary files."""
+    is_kernels = path.startswith(_KERNEL) and not path.startswith(_SHARED_MEMORY)
+    return not (is_kernels or path.startswith(_OWN) or is_scratch(Path(path)))
 
 
-def _is_of_python(path: str) -> bool:
-    """Whether a path belongs to Python, and not to a project that lies in Python's own folder, such as /usr/local."""
-    return is_of_python(path) and not (path.startswith(_record.root) and is_of_python(_record.root))
+def _created(folder: Any, *_: Any) -> None:
+    if (path := _path_of(folder)) is not None and state_of(path) == ABSENT:
+        _record.written.add(path)
 
 
-def _is_written_here(path: str) -> bool:
-    """Whether this process created a file, or a folder in which it lies."""
-    return any(path == place or path.startswith(f"{place}{os.sep}") for place in _record.written)
-
-
-def _made(path: Any, *_: Any) -> None:
-    if (folder := _path_of(path)) is not None and state_of(folder) == ABSENT:
-        _record.written.add(folder)
+def _renamed(_: Any, to: Any, *__: Any) -> None:
+    if (path := _path_of(to)) is not None:
+        _record.written.add(path)
 
 
 def _listed(path: Any = None, *_: Any) -> None:
     folder = _path_of(os.curdir if path is None else path)
-    if folder is None or folder in (*_record.listed, _record.temporary) or not _counts(folder + os.sep):
+    if folder is None or folder in _record.listed or folder in _record.written or not _counts(folder + os.sep):
         return
-    if not _is_written_here(folder) and not next(_files_at_work(), "").startswith(_LOOKS_FOR_MODULES):
+    caller = next((file for file in _files_at_work() if not _is_standard(file)), "")
+    if not (caller.startswith(_OWN) or next(_files_at_work(), "").startswith(_LOOKS_FOR_MODULES)):
         _record.listed[folder] = entries_of(folder)
 
 
@@ -248,14 +297,37 @@ def _mapped_files() -> set[str]:
     Shared memory that can be written is no input: ONNX Runtime, for example, keeps a database of its use there.
     """
     paths: set[str] = set()
-    try:
-        with _open("/proc/self/maps", "rb") as lines:  # text would need a codec, which may be gone
-            for line in lines:
-                _, permissions, _, _, _, *names = line.rstrip(b"\n").split(maxsplit=5)
-                paths.update(_fsdecode(name) for name in names if name.startswith(b"/") and permissions != b"rw-s")
-    except (OSError, ValueError):
-        return set()
-    return {path for path in paths if state_of(path) != ABSENT}
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/maps", "rb") as lines:  # noqa: PTH123 (before a codec is needed)
+        for line in lines:
+            _, permissions, _, _, _, *names = line.rstrip(b"\n").split(maxsplit=5)
+            paths.update(os.fsdecode(name) for name in names if name.startswith(b"/") and permissions != b"rw-s")
+    return {path for path in paths if path in _record.recorded or state_of(path) != ABSENT}
+
+
+def _lies_in(path: str, places: Iterable[str]) -> bool:
+    """Whether a path is one of ``places``, or lies in one."""
+    while path not in places and path != (above := os.path.dirname(path)):  # noqa: PTH120 (thousands of files)
+        path = above
+    return path in places
+
+
+# --- modules ---------------------------------------------------------------------------------------------------------------
+
+
+def _searches() -> Iterator[Search]:
+    """Where modules were looked for, except in packages that an installer has recorded."""
+    names: dict[str, set[str]] = defaultdict(set)
+    for module in [*sys.modules, *_record.missing]:
+        package, _, name = module.rpartition(".")
+        names[package].add(name)
+    for package, members in names.items():
+        searched = namespace_of(sys.modules.get(package)).get("__path__", ()) if package else sys.path
+        with contextlib.suppress(TypeError):  # what a library calls a path
+            folders = [os.path.abspath(folder) for folder in searched if isinstance(folder, str)]  # noqa: PTH100
+            others = [each for each in folders if f"{each}/__init__.py" not in _record.recorded and _counts(f"{each}/")]
+            if others:
+                always = ("__init__",) if package else _AT_START
+                yield Search(folders=tuple(dict.fromkeys(others)), names=tuple(sorted({*members, *always})))
 
 
 # --- what cannot be recorded -----------------------------------------------------------------------------------------------
@@ -263,7 +335,7 @@ def _mapped_files() -> set[str]:
 
 def _files_at_work() -> Iterator[str]:
     """The files of the running functions, from the innermost one outwards."""
-    frame: FrameType | None = _getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if (file := frame.f_code.co_filename) != __file__:
             yield file
@@ -276,26 +348,38 @@ def _is_library_at_work() -> bool:
     return file.startswith(_OWN) or (bool(file) and is_installed(file))
 
 
+def _is_runtime_at_work() -> bool:
+    """Whether a plug-in computes what a file computes. The programs that it starts are part of it, and count as files."""
+    return next((file for file in _files_at_work() if file.startswith(_OWN)), "") == _RUNTIMES
+
+
 def _is_standard(file: str) -> bool:
     return file.startswith(("<frozen", _STANDARD)) and f"-packages{os.sep}" not in file
 
 
 def _started(program: Any, *_: Any) -> None:
     """A program was started. Libraries start programs that compile, or that ask the system about its processor."""
-    if not _is_library_at_work():
-        words = _fsdecode(program).split()
+    words = os.fsdecode(program).split()
+    if _is_runtime_at_work():
+        _looked_for(shutil.which(words[0]) if words else None)
+    elif not _is_library_at_work():
         _record.do_not_keep(f"it starts {os.path.basename(words[0]) if words else 'a program'}")  # noqa: PTH119
+
+
+def _is_project_at_work() -> bool:
+    """Whether the project's code called what is at work, and not onnx-ci's, with any number of libraries between."""
+    callers = (file for file in _files_at_work() if file.startswith(_OWN) or not (_is_standard(file) or is_installed(file)))
+    return not (next(callers, "").startswith(_OWN) or _is_runtime_at_work())
 
 
 def _forked(*_: Any) -> None:
     """A process was forked. A fork of onnx-ci sends what it sees; a fork of a library may run the project's code unseen."""
-    callers = (file for file in _files_at_work() if file.startswith(_OWN) or not (_is_standard(file) or is_installed(file)))
-    if not next(callers, "").startswith(_OWN):
+    if _is_project_at_work():
         _record.do_not_keep("it forks a process")
 
 
 def _imported(module: Any, *_: Any) -> None:
-    if module in _STARTS_PROCESSES:
+    if module in _STARTS_PROCESSES and _is_project_at_work():
         _record.do_not_keep("it starts processes")
 
 
@@ -308,7 +392,7 @@ def _called_from_c(_: Any, name: Any) -> None:
 def _connects(host: Any, *_: Any) -> None:
     if isinstance(host, bytes):
         host = host.decode("utf-8", "replace")
-    if isinstance(host, str) and host:
+    if isinstance(host, str) and host and not _is_runtime_at_work():
         _record.do_not_keep(f"it connects to {host}")
 
 
@@ -322,7 +406,8 @@ _HANDLERS: Mapping[str, Callable[..., None]] = {
     "ctypes.dlopen": _opened,
     "onnx_ci.opened": _opened,
     "sqlite3.connect": _connected,
-    "os.mkdir": _made,
+    "os.mkdir": _created,
+    "os.rename": _renamed,
     "os.listdir": _listed,
     "os.scandir": _listed,
     "import": _imported,

@@ -337,7 +337,15 @@ class SettingsTable:
         default=Path(".onnx-ci-cache"),
         metavar="DIR",
         help="Where verdicts are cached, relative to the project's root: a cell runs again only if something that its verdict "
-        "depends on has changed; off runs every cell. Default: .onnx-ci-cache.",
+        "depends on has changed; off runs every cell; audit runs every cell and compares. Default: .onnx-ci-cache.",
+    )
+    cache_days: int = option(
+        kind=COUNT,
+        role=Role.FILES,
+        group=Group.MACHINE,
+        default=30,
+        metavar="N",
+        help="After how many days a cached verdict is found out again. Default: 30.",
     )
     cache_ignore: tuple[str, ...] = option(
         kind=WORDS,
@@ -345,8 +353,8 @@ class SettingsTable:
         group=Group.MACHINE,
         default=("*.md", "*.rst", "docs/**"),
         metavar="GLOBS",
-        help="Files of the project on which no verdict depends: if one of them changes, only the cells run again that opened "
-        "it. Default: *.md, *.rst, docs/**.",
+        help="Tracked files on which no verdict depends: if one of them changes, only the cells run again that opened it. "
+        "Default: *.md, *.rst, docs/**.",
     )
     cache_ignore_variables: tuple[str, ...] = option(
         kind=WORDS,

@@ -19,7 +19,7 @@ from typing import Any
 
 from onnx_ci.config.options import ENVIRONMENT_PREFIX, FLAGS, OPTIONS, Option, SettingsTable
 from onnx_ci.config.rule_severities import SEVERITIES
-from onnx_ci.config.values import EVERY_RECIPE
+from onnx_ci.config.values import AUDIT, EVERY_RECIPE
 from onnx_ci.errors import ConfigurationError, did_you_mean
 from onnx_ci.results.files import check_replaceable
 from onnx_ci.results.journal import journal_of
@@ -37,6 +37,8 @@ class Settings(SettingsTable):
     """The project's root."""
     origins: Mapping[str, Origin]
     """Where each value comes from, by the name of its field."""
+    cache_audit: bool = False
+    """Whether every cell runs and is compared with its cached verdict: ``cache = "audit"``."""
 
     @property
     def cache_folder(self) -> Path | None:
@@ -136,6 +138,7 @@ def read_settings(
     values: dict[str, Any] = {option.field: option.default for option in OPTIONS}
     origins = dict.fromkeys(values, Origin(source=SettingSource.DEFAULT, given_as="default"))
     problems: list[SettingError] = []
+    audits = False
     # What comes later takes precedence.
     entries = [
         *_of_project_file(root),
@@ -146,13 +149,17 @@ def read_settings(
         if isinstance(entry, SettingError):
             problems.append(entry)
             continue
+        if entry.option.field == "cache":
+            audits = entry.value == AUDIT
+            if audits:  # in the folder that is set elsewhere
+                continue
         try:
             values[entry.option.field] = entry.option.kind.parse(entry.value)
         except ValueError as error:
             problems.append(SettingError(f"{entry.origin.given_as}: {error}", entry.line))
         else:
             origins[entry.option.field] = entry.origin
-    return Settings(root=root, origins=MappingProxyType(origins), **values), problems
+    return Settings(root=root, origins=MappingProxyType(origins), cache_audit=audits, **values), problems
 
 
 @dataclass(frozen=True)

@@ -199,7 +199,7 @@ def _paths(value: object) -> tuple[str, ...]:
 
 PATHS = Kind(parse=_paths, schema=WORDS.schema, show=",".join)
 
-OFF = "off"
+OFF, AUDIT = "off", "audit"
 FOLDER_OR_OFF = Kind(
     parse=lambda value: None if value == OFF else _path(value),
     schema=PATH.schema,

@@ -88,6 +88,7 @@ class FileProcesses:
 
     def __init__(self, settings: Settings, *, is_watched: bool) -> None:
         self._settings, self._is_watched = settings, is_watched
+        self._warm_up = functools.partial(import_worker, is_watched=is_watched)
         self._files: dict[str, _File] = {}
         self._shown: set[str] = set()
         """What files printed while they were imported: a library tells the same to each that imports it."""
@@ -167,7 +168,7 @@ class FileProcesses:
             processes = self._processes
             if not isinstance(processes, ForkedProcesses):
                 work = functools.partial(import_and_wait, *arguments)
-                processes.start(file, work, self._limits, warm_up=import_worker, has_inbox=True)
+                processes.start(file, work, self._limits, warm_up=self._warm_up, has_inbox=True)
             elif self._are_imported:
                 work = functools.partial(serve_recipes, *arguments)
                 processes.start_from(_LIBRARIES, file, work, self._limits, can_fork=True)
@@ -177,7 +178,8 @@ class FileProcesses:
             self._handle_death(file, death_without_process(error))
 
     def _start_libraries(self, processes: ForkedProcesses, libraries: Libraries) -> None:
-        work = functools.partial(import_libraries, libraries, likely_exporters(self._announced, self._settings))
+        exporters = likely_exporters(self._announced, self._settings)
+        work = functools.partial(import_libraries, libraries, exporters, self._is_watched)
         processes.start_python(_LIBRARIES, work, Limits(seconds=self._limits.seconds))
         self._libraries = libraries
 
@@ -290,7 +292,7 @@ class FileProcesses:
             else:
                 arguments = (file.path, self._settings, self._limits.seconds, self._is_watched)
                 again = functools.partial(import_and_do, *arguments, start.name, start.work)
-                processes.start(key, again, start.limits, warm_up=import_worker, has_inbox=True)
+                processes.start(key, again, start.limits, warm_up=self._warm_up, has_inbox=True)
         except (ConnectionError, TimeoutError) as error:  # it has just ended, or something keeps it from answering
             processes.stop(key)
             processes.stop(file)

@@ -39,8 +39,10 @@ RecipeWork = Callable[..., None]
 """What is done with a recipe: called with it, a function to send messages and, if it has one, an inbox."""
 
 
-def import_worker() -> None:
+def import_worker(*, is_watched: bool) -> None:
     """Import what workers need, before the limits of a spawned process count."""
+    if is_watched:
+        watch()
     from onnx_ci.engine import worker as worker
 
 
@@ -52,7 +54,7 @@ def run_worker(first: Job, conditions: Conditions, recipe: Recipe, send: Send, i
 
 
 def import_libraries(
-    libraries: Sequence[tuple[str, Sequence[str]]], exporters: Iterable[str], send: Send, server: ForkServer
+    libraries: Sequence[tuple[str, Sequence[str]]], exporters: Iterable[str], is_watched: bool, send: Send, server: ForkServer
 ) -> None:
     """The main function of the process from which those of recipe files are forked.
 
@@ -60,10 +62,11 @@ def import_libraries(
         libraries: the modules that recipe files import, each with the names that they import from it, which may be modules or
             imported only when they are asked for.
         exporters: those that cells are expected to need.
+        is_watched: whether the process notes what verdicts depend on.
         send: sends a message to the process that decides.
         server: forks this process for it.
     """
-    import_worker()
+    import_worker(is_watched=is_watched)
     from onnx_ci.pipeline.export.handling import import_quietly, preload
 
     for exporter in exporters:
@@ -113,7 +116,7 @@ def _import(path: Path, settings: Settings, seconds: float, *, is_watched: bool)
     sys.argv[:] = ["onnx-ci"]  # no recipe depends on how a run is asked for
     add_pythonpath(settings.root)
     if is_watched:
-        watch(settings.root)
+        watch()
     faulthandler.dump_traceback_later(0.9 * seconds, file=_STANDARD_ERROR)  # so that it is known where it hangs
     try:
         recipes, problems = Catalogue(settings).add_file(path)

@@ -16,7 +16,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from onnx_ci.baseline.check import Baselines
-from onnx_ci.cache.verdicts import VerdictCache
+from onnx_ci.cache.verdicts import CHECKED, VerdictCache
 from onnx_ci.config.settings import Settings, check_writable
 from onnx_ci.engine.events import CellFinished, CellJudged, Waiting
 from onnx_ci.engine.recipes import Recipes
@@ -97,6 +97,8 @@ class Session:
         """The results of cells that were in the cache, or that ran ahead, and were not asked for yet."""
         self._whys: dict[str, str] = {}
         """Why cells run, although there is a cache."""
+        self._audits: list[CellSpec] = []
+        """The cells that run only to check their kept verdicts. The others are believed if these are right."""
         self._journal: Journal | None = None
         self._problems: dict[Problem, None] = {}
         self._exclusions: dict[Exclusion, None] = {}
@@ -156,16 +158,25 @@ class Session:
         self._specs = {spec.cell.id: spec for spec in specs}
         self.expect_ids(spec.cell for spec in self._specs.values())
         if self._workers == 1:
-            for spec in self._specs.values():
-                self._look_up(spec)
+            self._look_up(*self._specs.values())
 
-    def _look_up(self, spec: CellSpec) -> None:
-        """Take over the verdict on a cell from the cache, or note why there is none."""
-        cached = None if self._cache is None else self._cache.verdict(spec.cell)
-        if isinstance(cached, str):
-            self._whys[spec.cell.id] = cached
-        elif cached is not None:
-            self._add_ahead(self._decide(spec, cached, is_given=False))
+    def _look_up(self, *specs: CellSpec) -> None:
+        """Take over the verdicts on cells from the cache, or note why they run."""
+        if self._cache is None:
+            return
+        kept = {}
+        for spec in specs:
+            answer = self._cache.verdict(spec.cell)
+            if isinstance(answer, str):
+                self._whys[spec.cell.id] = answer
+            else:
+                kept[spec.cell.id] = spec, answer
+        for id in self._cache.due():
+            if id in kept:
+                self._audits.append(kept.pop(id)[0])
+                self._whys[id] = CHECKED
+        for spec, evidence in kept.values():
+            self._add_ahead(self._decide(spec, evidence, is_given=False))
 
     def expect_ids(self, cells: Iterable[Cell]) -> None:
         """Announce the cells of the run, here or in a worker, and read their baselines, to raise errors in them early.
@@ -242,26 +253,40 @@ class Session:
         id = spec.cell.id
         if artifact is None and id not in self._ahead and id not in self._whys:
             self._look_up(spec)
+        while self._audits and not self.settings.cache_audit:
+            yield from self._run(self._audits.pop(), None)
         if id not in self._ahead:
-            complete = spec if self._recipes is None else self._recipes.completed(spec)
-            engine = self.engine  # runs the expected cells ahead; this one may be another
-            self._specs.setdefault(id, spec)
-            for event in engine.events(complete, artifact):
-                match event:
-                    case Waiting():
-                        if self._cache is not None:
-                            self._cache.write_due()
-                        yield event
-                    case CellFinished():
-                        self._keep(event, is_given=artifact is not None)
+            yield from self._run(spec, artifact)
         yield CellJudged(result=self._ahead.pop(id))
+
+    def _run(self, spec: CellSpec, artifact: Artifact | None) -> Iterator[Waiting]:
+        """Run a cell, and wait for its result."""
+        complete = spec if self._recipes is None else self._recipes.completed(spec)
+        engine = self.engine  # runs the expected cells ahead; this one may be another
+        self._specs.setdefault(spec.cell.id, spec)
+        for event in engine.events(complete, artifact):
+            match event:
+                case Waiting():
+                    yield event
+                case CellFinished():
+                    self._keep(event, is_given=artifact is not None)
 
     def _keep(self, finished: CellFinished, *, is_given: bool) -> None:
         """Record a result as soon as it arrives, in any order: the run may be stopped before its turn."""
         evidence = finished.evidence
         if self._cache is not None and finished.read_set is not None:
+            checked = self._cache.check(evidence)
             self._cache.keep(evidence, finished.read_set, _digest_of_model(evidence))
+            if checked is not evidence:
+                evidence = checked
+                self._believe_no_kept_verdict()
         self._add_ahead(self._decide(self._specs[evidence.cell.id], evidence, is_given=is_given))
+
+    def _believe_no_kept_verdict(self) -> None:
+        """Let the cells run that were answered from the cache and not asked for yet."""
+        for id in [id for id, result in self._ahead.items() if result.cached]:
+            del self._ahead[id], self._results[id]
+            self._whys[id] = "a kept verdict was wrong"
 
     def _add_ahead(self, result: CellResult) -> None:
         self._ahead[result.cell.id] = result

@@ -475,7 +475,7 @@ IN_VENV = f"<outside>/venv/{SITE}"
 TARGET = {"PYTHONPATH": "<outside>/target"}
 FAR = "import far\nreturn far.FACTOR\n"
 
-UNSEEN = "compiled code opens a computed path elsewhere, and has closed it when the cell ends"
+UNSEEN = "only compiled code opens a file that git does not track, and has closed it when the cell ends"
 """The known limit of docs/cache.md."""
 
 # --- the rows
@@ -874,7 +874,7 @@ _LIBRARIES = [
     *_read_by_library("numpy.memmap", _floats, MAPPED, "inside", "hidden", recipe=exported),
     *_read_by_library("tokenizers", _tokens, TOKENS, "inside", "hidden", needs="tokenizers", limit=UNSEEN),
     *_read_by_library(
-        "torchvision", lambda path, number: path.write_text(str(number)), IMAGE, "outside", "hidden", needs="torchvision"
+        "torchvision", lambda path, number: path.write_text(str(number)), IMAGE, "hidden", needs="torchvision", limit=UNSEEN
     ),
     *_read_by_library("shelve", _shelf, SHELF, "inside", "outside"),
     Again(
@@ -913,12 +913,14 @@ _LIBRARIES = [
     ),
     Again(
         name="ONNX Runtime reads a file of a computed name in a folder that the recipe names",
+        limit=UNSEEN,
         recipe=built(ONNX.format("'<outside>/' + 'fac' + 'tor.bin'")),
         before=holding(_onnx, "<outside>/factor.bin", 2),
         change=holding(_onnx, "<outside>/factor.bin", 3),
     ),
     Again(
         name="tokenizers reads a file of a computed name in a folder that a variable names",
+        limit=UNSEEN,
         recipe=built("import os\n" + TOKENS.format("os.environ['MODELS'] + '/deep' + '/fac' + 'tor.json'")),
         environment={"MODELS": "<outside>"},
         before=holding(_tokens, "<outside>/deep/factor.json", 2),
@@ -927,6 +929,7 @@ _LIBRARIES = [
     ),
     Again(
         name="torch.from_file reads a file of a computed name in a folder that a configuration names",
+        limit=UNSEEN,
         recipe=exported("import json\n" + FROM_FILE.format("json.load(open('paths.json'))['models'] + '/fac' + 'tor.bin'")),
         files={"paths.json": '{"models": "../outside"}'},
         before=holding(_floats, "<outside>/factor.bin", 2),
@@ -1405,7 +1408,7 @@ _IMPORTS = [
     Again(
         name="a conftest.py that is new",
         recipe=exported("return 2"),
-        change=written("conftest.py", "import torch\ntorch.my_factor = 3\n"),
+        change=both(written("conftest.py", "import torch\ntorch.my_factor = 3\n"), git("add", "conftest.py")),
         has_other_verdict=False,
     ),
     Again(
@@ -1418,7 +1421,7 @@ _IMPORTS = [
     Again(
         name="a configuration of pytest that is new",
         recipe=exported("return 2"),
-        change=written("pytest.ini", "[pytest]\n"),
+        change=both(written("pytest.ini", "[pytest]\n"), git("add", "pytest.ini")),
         has_other_verdict=False,
     ),
     Again(
@@ -1471,7 +1474,7 @@ _IGNORED_AND_LINKED = [
         before=holding(_floats, "checkpoints/a.pt", 2),
         change=holding(_floats, "checkpoints/a.pt", 3),
         is_always_kept=False,
-        limit="compiled code opens a computed path that git ignores, and has closed it when the cell ends",
+        limit=UNSEEN,
     ),
     Again(
         name="an ignored module that is imported",
@@ -1572,7 +1575,101 @@ _IGNORED_AND_LINKED = [
     ),
 ]
 
-AGAIN = [*_VARIABLES, *_LOOKED_AT, *_READ_ONCE, *_LIBRARIES, *_PROGRAMS, *_INSTALLED, *_IMPORTS, *_IGNORED_AND_LINKED]
+_SEEN = [
+    Again(
+        name="a checkpoint that is loaded if there is one",
+        recipe=built("""
+            import pathlib
+            path = pathlib.Path(__file__).parent / "checkpoints" / f"{'be' + 'st'}.pt"
+            return int(torch.load(path)["factor"]) if path.exists() else 2
+        """),
+        files={".gitignore": "checkpoints/\n", "checkpoints/other.pt": ""},
+        change=holding(_torch, "checkpoints/best.pt", 3),
+    ),
+    Again(
+        name="a file of variables that is looked for in all folders above",
+        recipe=built("""
+            import pathlib
+            files = (folder / (".e" + "nv") for folder in pathlib.Path(__file__).absolute().parents)
+            return next((int(file.read_text()) for file in files if file.is_file()), 2)
+        """),
+        change=lambda place: (place.root.parent / ".env").write_text("3"),
+    ),
+    Again(
+        name="a link of a folder with many files, which is resolved",
+        recipe=built(f"import pathlib\nreturn int((pathlib.Path({HIDDEN}) / 'latest').resolve().joinpath('f').read_text())"),
+        before=both(
+            written("<outside>/factor.bin/v1/f", "2"),
+            written("<outside>/factor.bin/v2/f", "3"),
+            linked("<outside>/factor.bin/latest", "v1"),
+        ),
+        change=linked("<outside>/factor.bin/latest", "v2"),
+    ),
+    Again(
+        name="a file that the recipe makes if it is missing, and then reads",
+        recipe=built(f"""
+            import pathlib
+            file = pathlib.Path({HIDDEN}) / "made.txt"
+            file.parent.mkdir(exist_ok=True)
+            if not file.exists():
+                file.write_text("2")
+            return int(file.read_text())
+        """),
+        change=written("<outside>/factor.bin/made.txt", "3"),
+        is_always_kept=False,
+    ),
+    Again(
+        name="the id of a run that the code names",
+        recipe=built("import os\nreturn int(open(f\"runs/{os.environ['RUN_ID']}/factor.txt\").read())"),
+        files={".gitignore": "runs/\n", "runs/a/factor.txt": "2", "runs/b/factor.txt": "3"},
+        environment={"RUN_ID": "a"},
+        change=variable("RUN_ID", "b"),
+    ),
+    Again(
+        name="a module that git ignores and that appears",
+        recipe=imported("try:\n    from local_settings import FACTOR\nexcept ImportError:\n    return 2\nreturn FACTOR"),
+        files={".gitignore": "local_settings.py\n"},
+        change=written("local_settings.py", _THREE),
+    ),
+    Again(
+        name="a compiled module that is built beside its fallback",
+        recipe=imported("from shop.ops import FACTOR\nreturn FACTOR"),
+        files={
+            ".gitignore": "*.so\n",
+            "shop/__init__.py": "",
+            "shop/ops.py": "try:\n    from ._fast import FACTOR\nexcept ImportError:\n    FACTOR = 2\n",
+        },
+        change=written(f"shop/_fast{sysconfig.get_config_var('EXT_SUFFIX')}", "no library"),
+        has_other_verdict=False,
+    ),
+    Again(
+        name="a module in the folder of the baselines",
+        recipe=imported("from models.net import FACTOR\nreturn FACTOR"),
+        files={
+            "pyproject.toml": '[tool.onnx-ci]\nopsets = 13\nexporters = "torchscript"\nbaseline-folder = "models"\n',
+            "models/__init__.py": "",
+            "models/net.py": _TWO,
+        },
+        change=written("models/net.py", _THREE),
+    ),
+    Again(
+        name="data of a folder of Python's environment that no RECORD names",
+        recipe=built("import pathlib, sys\nreturn int(pathlib.Path(sys.prefix, 'share/factor.txt').read_text())"),
+        before=both(environment_of_its_own, written("<outside>/venv/share/factor.txt", "2")),
+        change=written("<outside>/venv/share/factor.txt", "3"),
+    ),
+    Again(
+        name="data that a package has downloaded into its folder",
+        recipe=built("import far, pathlib\nreturn int(pathlib.Path(far.__file__).with_name('factor.txt').read_text())"),
+        before=both(
+            environment_of_its_own, installed(IN_VENV, {"far/__init__.py": ""}), written(f"{IN_VENV}/far/factor.txt", "2")
+        ),
+        change=written(f"{IN_VENV}/far/factor.txt", "3"),
+    ),
+]
+"""What a recipe asked for, wherever it lies."""
+
+AGAIN = [*_SEEN, *_VARIABLES, *_LOOKED_AT, *_READ_ONCE, *_LIBRARIES, *_PROGRAMS, *_INSTALLED, *_IMPORTS, *_IGNORED_AND_LINKED]
 """Changes after which the cell must run again."""
 
 
@@ -1655,6 +1752,23 @@ KEPT = [
     Kept(name="a repository that is restored from an archive", change=_restored),
     Kept(name="touch", change=_touched),
     Kept(name="files that are written again with the same content", change=_same_again),
+    Kept(
+        name="a log that nobody reads", change=both(written("run.txt", "1 cell: 1 passed\n"), written("metrics.csv", "1,2\n"))
+    ),
+    Kept(name="data that nobody reads", change=written("data/other.bin", "1")),
+    Kept(
+        name="the tokens and ids of a job in a cluster",
+        change=variables(
+            AWS_SESSION_TOKEN="a",
+            AWS_ACCESS_KEY_ID="b",
+            GOOGLE_APPLICATION_CREDENTIALS="<outside>/gha-creds-1.json",
+            HF_TOKEN="c",
+            POD_NAME="pod-7",
+            SLURM_JOB_ID="8",
+            KUBERNETES_SERVICE_HOST="10.0.0.1",
+            WANDB_RUN_ID="x",
+        ),
+    ),
     Kept(name="a new note", change=written("note.md", "two\n")),
     Kept(name="an edited README", change=written("README.md", "two\n")),
     Kept(name="an edited change log", change=written("CHANGES.rst", "two\n")),

@@ -8,11 +8,12 @@ import shutil
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from onnx_ci.cache.verdicts import VerdictCache
-from onnx_ci.cache.watch import ReadSet, state_of
+from onnx_ci.cache.watch import ReadSet, Search, state_of
 from onnx_ci.config.settings import load_settings
 from onnx_ci.results.records import Cell, CellEvidence
 
@@ -55,14 +56,11 @@ class TinyProject:
         assert cache is not None
         return cache
 
-    def seen(self, *python: str, **more: object) -> ReadSet:
-        """What a process saw that imported these files of the project."""
-        files = [str(self.root / name) for name in python or (SOURCE, "model.py")]
-        return ReadSet(**{"python": tuple(files), "opened": {file: state_of(file) for file in files}, **more})
-
-    def opened(self, *paths: Path) -> ReadSet:
-        seen = self.seen()
-        return dataclasses.replace(seen, opened={**seen.opened, **{str(path): state_of(str(path)) for path in paths}})
+    def seen(self, *files: Path | str, modules: Iterable[str] = (), **more: Any) -> ReadSet:
+        """What a process saw that used the recipe file, the model, and these files, and asked for these modules."""
+        paths = [str(self.root / name) for name in (SOURCE, "model.py", "lazy.py", *files)]
+        search = Search(folders=(str(self.root),), names=("lazy", "model", *modules))
+        return ReadSet(**{"files": {path: state_of(path) for path in paths}, "searches": (search,), **more})
 
     def run(
         self, seen: ReadSet | None = None, cells: Iterable[Cell] = (cell(),), model: str = "", **flags: object

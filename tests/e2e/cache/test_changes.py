@@ -6,13 +6,17 @@ import importlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from e2e.cache.changes import AGAIN, FRONT_ENDS, KEPT, PROJECT, Again, Kept, Place, cloned, git, written
 from toolbox import warm_python
+
+from onnx_ci.cache.folder import VERDICT, Folder
 
 COMMANDS = {
     "fork": ("onnx_ci", "run", "--isolation=fork", "--report={}"),
@@ -217,3 +221,38 @@ def test_each_row_has_a_name_of_its_own():
     assert set(names) >= QUICK
     assert len(AGAIN) >= 80
     assert len(KEPT) >= 20
+
+
+SLOW = """
+import onnx_ci
+import time
+import torch
+
+
+@onnx_ci.recipe(input_names=["x"], output_names=["y"])
+def slow():
+    time.sleep({seconds})
+    return torch.nn.ReLU(), (torch.ones(3),)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="links, modes and forks")
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("front_end", ["fork", "pytest"])
+def test_a_verdict_is_kept_the_moment_its_cell_has_ended(front_end, ending, tmp_path):
+    place = prepared(PLAIN, tmp_path)
+    written("slow_recipe.py", SLOW.format(seconds=300))(place)
+    words = [word.format("report.json") for word in COMMANDS[front_end]]
+    environment = {**os.environ, "ONNX_CI_RECIPE_FILES": "onnx_recipes.py,slow_recipe.py", "ONNX_CI_JOBS": "2"}
+    environment.pop("ONNX_CI_CACHE", None)
+    with subprocess.Popen(
+        [sys.executable, "-m", *words], cwd=place.root, env=environment, stdout=subprocess.DEVNULL
+    ) as process:
+        folder = Folder(place.root / ".onnx-ci-cache")
+        limit = time.monotonic() + 120
+        while not folder.files(VERDICT) and process.poll() is None and time.monotonic() < limit:
+            time.sleep(0.1)
+        written("run.txt", "what it has said so far\n")(place)
+        process.send_signal(ending)
+    assert run(place, "fork", "onnx_recipes.py") == {CELL: ("passed", True)}

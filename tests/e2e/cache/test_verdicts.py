@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,13 +14,14 @@ import sys
 import pytest
 from toolbox.records import drift
 
-from onnx_ci.cache.folder import Folder, LastRun
+from onnx_ci.baseline.file import HEAD
+from onnx_ci.cache.folder import VERDICT, Folder, LastRun
 from onnx_ci.cache.packages import Packages
 from onnx_ci.cache.verdicts import NOT_RUN_BEFORE, VerdictCache
-from onnx_ci.cache.watch import ReadSet
+from onnx_ci.cache.watch import ReadSet, Search
 from onnx_ci.config.settings import load_settings
 from onnx_ci.results.records import Cell, CellEvidence, Finding, Severity, SkipCause
-from onnx_ci.results.rules import RULES
+from onnx_ci.results.rules import RULES, finding
 
 pytestmark = pytest.mark.usefixtures("nothing_installed")
 
@@ -56,25 +59,30 @@ def test_what_a_recipe_file_declares_comes_back_until_it_can_be_other(tiny):
         ("onnx_recipes.py", "from model import net\nX = 1\n", "onnx_recipes.py changed"),
         ("model.py", "SCALE = 2\n", "model.py changed"),
         ("lazy.py", "X = 1\n", "lazy.py changed"),
-        ("conftest.py", "", "conftest.py is new"),
-        ("tests/conftest.py", "", "tests/conftest.py is new"),
-        ("sitecustomize.py", "", "sitecustomize.py is new"),
         ("conf/net.yaml", "scale: 2\n", "conf/net.yaml changed"),
         ("pyproject.toml", "[tool.other]\n", "pyproject.toml changed"),
-        ("data/new.json", "{}", "data/new.json is new"),
-        ("model/__init__.py", "", "model/__init__.py is new"),
-        ("json.py", "", "json.py is new"),
-        ("torch/__init__.py", "", "torch/__init__.py is new"),
-        ("lazy/__init__.py", "", "lazy/__init__.py is new"),
-        ("plugins/SCALE.py", "", "plugins/SCALE.py is new"),
+        ("model/__init__.py", "", "model is new"),
+        ("model.cpython-311-x86_64-linux-gnu.so", "", "model.cpython-311-x86_64-linux-gnu.so is new"),
+        ("local_settings.py", "", "local_settings.py is new"),
     ],
 )
 def test_after_this_change_it_runs_again(tiny, name, text, reason):
-    assert tiny.run() == [NOT_RUN_BEFORE]
-    assert tiny.run() == [""]
+    tiny.write(".gitignore", "*.so\nlocal_settings.py\n.onnx-ci-cache/\n")
+    seen = functools.partial(tiny.seen, modules=["local_settings"])
+    assert tiny.run(seen()) == [NOT_RUN_BEFORE]
+    assert tiny.run(seen()) == [""]
     tiny.write(name, text)
-    assert tiny.run() == [reason]
-    assert tiny.run() == [""]
+    assert tiny.run(seen()) == [reason]
+    assert tiny.run(seen()) == [""]
+
+
+@pytest.mark.parametrize("name", ["conftest.py", "tests/conftest.py", "data/new.json"])
+def test_a_tracked_file_that_counts_for_all_runs_all(tiny, name):
+    tiny.run()
+    tiny.write(name)
+    assert tiny.asked() == ""  # it is not tracked, and nobody has looked at it
+    tiny.git("add", "--all")
+    assert tiny.asked() == f"{name} is new"
 
 
 @pytest.mark.parametrize("name", ["model.py", "lazy.py", "conf/net.yaml", "onnx_recipes.py"])
@@ -89,6 +97,7 @@ def test_after_a_file_is_gone_it_runs_again(tiny, name):
     [
         ("unrelated.py", "X = 1\n"),
         ("brand_new.py", "X = 1\n"),
+        ("json.py", "nobody asked for it"),
         ("tests/test_model_too.py", ""),
         ("new_package/__init__.py", ""),
         ("README.md", "other"),
@@ -96,26 +105,37 @@ def test_after_a_file_is_gone_it_runs_again(tiny, name):
         ("deep/note.rst", ""),
         ("docs/conf.py", ""),
         ("docs/deep/page.html", ""),
-        ("notes.bin", "ignored by git and named nowhere"),
+        ("run.txt", "the output of this run"),
+        ("metrics.csv", ""),
+        ("notes.bin", "ignored by git"),
         ("__pycache__/model.cpython-311.pyc", ""),
-        (".pytest_cache/v/cache/lastfailed", "{}"),
         (".venv/pyvenv.cfg", ""),
-        ("onnx-baselines/net.json", "{}"),
-        (".coverage", ""),
-        ("thing.egg-info/PKG-INFO", ""),
+        ("onnx-baselines/net.toml", "{}"),
     ],
 )
-def test_after_this_change_it_does_not_run_again(tiny, name, text):
-    tiny.run()
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_after_this_change_it_does_not_run_again(tiny, name, text, is_listed):
+    seen = tiny.seen() if "/" not in name or not is_listed else tiny.seen(listed={str(tiny.root / "conf"): ("net.yaml\0009",)})
+    tiny.run(seen)
     tiny.write(name, text)
     assert tiny.asked() == ""
 
 
+def test_baselines_do_not_count_and_their_neighbours_do(tiny):
+    baseline = tiny.write("models/net.toml", f"{HEAD}\n")
+    other = tiny.write("models/sizes.toml", "wide = 1\n")
+    tiny.git("add", "--all")
+    tiny.run(baseline_folder="models")
+    baseline.write_text(f"{HEAD}\nschema = 1\n")
+    assert tiny.asked(baseline_folder="models") == ""
+    other.write_text("wide = 2\n")
+    assert tiny.asked(baseline_folder="models") == "models/sizes.toml changed"
+
+
 def test_a_commit_of_the_same_content_is_no_change(tiny):
     tiny.write("data.json", "{}")
-    tiny.run()
     tiny.git("add", "--all")
-    assert tiny.asked() == ""
+    tiny.run()
     tiny.git("commit", "-qm", "b")
     tiny.git("gc", "-q")
     assert tiny.asked() == ""
@@ -155,17 +175,15 @@ def test_a_restored_archive_hits(tiny, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("has_git", [True, False])
-def test_a_project_without_a_repository_counts_as_well(tiny, monkeypatch, has_git):
+def test_without_a_repository_files_count_that_were_seen(tiny, monkeypatch, has_git):
     shutil.rmtree(tiny.root / ".git")
     if not has_git:
         monkeypatch.setenv("PATH", "")
     tiny.run()
-    assert tiny.asked() == ""
-    if has_git:
-        tiny.write("logs/a.txt", "ignored by .gitignore")
-        assert tiny.asked() == ""
     tiny.write("conf/net.yaml", "scale: 2\n")
-    assert tiny.asked().startswith("conf/net.yaml changed")
+    assert tiny.asked() == ""
+    tiny.write("model.py", "SCALE = 2\n")
+    assert tiny.asked() == "model.py changed"
 
 
 @pytest.mark.parametrize(
@@ -179,6 +197,26 @@ def test_these_variables_do_not_count(tiny, monkeypatch, name, value):
     tiny.run()
     monkeypatch.setenv(name, value)
     assert tiny.asked() == ""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("RUN_ID", "GITHUB_REF_NAME", "HF_TOKEN", "AWS_SESSION_TOKEN", "POD_NAME", "SLURM_JOB_ID", "KUBERNETES_PORT_443_TCP"),
+        *("GOOGLE_APPLICATION_CREDENTIALS", "WANDB_RUN_ID"),
+    ],
+)
+def test_a_variable_of_a_job_counts_if_the_code_names_it(tiny, monkeypatch, name):
+    tiny.run()
+    monkeypatch.setenv(name, "7")
+    assert tiny.asked() == ""
+    tiny.write("model.py", f"import os\nNAME = os.environ.get({name!r})\n")
+    tiny.run()
+    assert tiny.asked() == ""
+    monkeypatch.setenv(name, "8")
+    assert tiny.asked() == f"{name} changed"
+    monkeypatch.delenv(name)
+    assert tiny.asked() == f"variable {name} is gone"
 
 
 @pytest.mark.parametrize(
@@ -200,14 +238,13 @@ def test_a_setting_names_files_that_do_not_count(tiny):
     flags = {"cache_ignore": "conf/**,*.txt"}
     tiny.run(**flags)
     tiny.write("conf/net.yaml", "scale: 2\n")
-    tiny.write("deep/a.txt")
     assert tiny.asked(**flags) == ""
     tiny.write("README.md", "counts now")
     assert tiny.asked(**flags) == "README.md changed"
 
 
 def test_an_ignored_file_that_was_opened_counts_all_the_same(tiny):
-    tiny.run(tiny.opened(tiny.root / "README.md"))
+    tiny.run(tiny.seen("README.md"))
     assert tiny.asked() == ""
     tiny.write("README.md", "other")
     assert tiny.asked() == "README.md changed"
@@ -244,17 +281,20 @@ def test_without_a_cache_every_cell_runs(tiny, flags):
 def test_what_onnx_ci_writes_does_not_count(tiny):
     flags = {"report": "out.json", "junit": "sub/junit.xml", "html": "a.html"}
     tiny.run(**flags)
-    for name in ("out.json", "out.json.journal", ".out.json.x7.tmp", "sub/junit.xml", "a.html"):
+    for name in ("out.json", "sub/junit.xml", "a.html"):
         tiny.write(name, "x")
+    tiny.git("add", "--all")
     assert tiny.asked(**flags) == ""
 
 
 def test_a_module_that_was_missing_and_appears_counts(tiny):
-    tiny.run(tiny.seen(missing_modules=("extra_pkg.speedup",)))
-    tiny.write("extra_pkg/other.py")
+    package = tiny.write("extra/__init__.py").parent
+    search = Search(folders=(str(package),), names=("__init__", "speedup"))
+    tiny.run(dataclasses.replace(tiny.seen(), searches=(search,)))
+    tiny.write("extra/other.py")
     assert tiny.asked() == ""
-    tiny.write("extra_pkg/speedup.py")
-    assert tiny.asked() == "extra_pkg/speedup.py is new"
+    tiny.write("extra/speedup.py")
+    assert tiny.asked() == "extra/speedup.py is new"
 
 
 def test_what_lies_outside_counts_as_content_absence_or_listing(tiny, tmp_path):
@@ -262,7 +302,7 @@ def test_what_lies_outside_counts_as_content_absence_or_listing(tiny, tmp_path):
     outside.mkdir()
     weights, absent = outside / "w.bin", outside / "later.bin"
     weights.write_bytes(b"1")
-    seen = dataclasses.replace(tiny.opened(weights, absent), listed={str(outside): ("w.bin\0001",)})
+    seen = tiny.seen(weights, absent, listed={str(outside): ("w.bin\0001",)})
     tiny.run(seen)
     assert tiny.asked() == ""
     os.utime(weights, (1, 1))
@@ -280,86 +320,76 @@ def test_what_lies_outside_counts_as_content_absence_or_listing(tiny, tmp_path):
     assert "../elsewhere/w.bin is gone" in tiny.asked()
 
 
-def test_an_ignored_file_counts_where_its_name_is_mentioned(tiny):
-    tiny.write("model.py", "def net():\n    return exists('data/w1.bin')\n")
-    tiny.run()
-    tiny.write("data/w2.bin", "named nowhere")
+def test_what_was_looked_for_above_another_clone_counts_there(tiny, tmp_path, monkeypatch):
+    folder = tmp_path.parent
+    tiny.run(tiny.seen(folder / ".env", folder, "/"))
+    clone = tiny.cloned(tmp_path / "clone")
+    monkeypatch.chdir(clone.root)
+    assert clone.asked() == ""
+    (folder / ".env").touch()
+    try:
+        assert clone.asked() == "../../.env is new"
+    finally:
+        (folder / ".env").unlink()
+
+
+def test_what_a_recipe_makes_because_it_is_missing_counts_as_missing(tiny, tmp_path):
+    derived = tmp_path / "derived.bin"
+    seen = tiny.seen(derived)
+    derived.write_bytes(b"1")
+    tiny.run(seen)
+    assert tiny.run(tiny.seen(derived)) == ["../derived.bin is new"]
     assert tiny.asked() == ""
-    tiny.write("data/w1.bin", "1")
-    assert tiny.run() == ["data/w1.bin is new"]
-    tiny.write("data/w1.bin", "2")
-    assert tiny.asked() == "data/w1.bin changed"
 
 
-@pytest.mark.parametrize("name", ["results", "logs"])
-def test_a_folder_without_files_counts_where_its_name_is_mentioned(tiny, name):
-    tiny.write("model.py", f"def net():\n    return isdir({name!r})\n")
-    tiny.run()
-    (tiny.root / "other_results").mkdir()
-    assert tiny.asked() == ""
-    (tiny.root / name).mkdir()
-    assert tiny.asked() == f"{name}/ is new"
-
-
-@pytest.mark.parametrize("where", ["python", "configuration", "variable", "setting", "relative", "joined"])
-def test_a_path_that_leads_elsewhere_counts_where_it_is_mentioned(tiny, tmp_path, monkeypatch, where):
-    outside = tmp_path / "elsewhere"
-    outside.mkdir()
-    file = outside / "w.npz"
+@pytest.mark.parametrize("flag", ["weights", "inputs"])
+def test_files_that_settings_name_count(tiny, tmp_path, flag):
+    file = tmp_path / "w.npz"
     file.write_bytes(b"1")
-    flags = {}
-    if where == "python":
-        tiny.write("model.py", f"PATH = {str(file)!r}\n")
-    elif where == "configuration":
-        tiny.write("conf/net.yaml", f"path: {file}\n")
-    elif where == "variable":
-        monkeypatch.setenv("DATA", str(outside))
-        tiny.write("model.py", "NAME = 'w.npz'\n")
-    elif where == "setting":
-        flags = {"inputs": str(outside / "*.npz")}
-    elif where == "relative":
-        tiny.write("model.py", "PATH = '../elsewhere/w.npz'\n")
-    else:
-        tiny.write("model.py", f"FOLDER = {str(outside)!r}\nNAME = 'w.npz'\n")
+    flags = {flag: f"net={file}" if flag == "weights" else str(tmp_path / "*.npz")}
     tiny.run(**flags)
     assert tiny.asked(**flags) == ""
     file.write_bytes(b"2")
-    assert tiny.asked(**flags) == "../elsewhere/w.npz changed"
-    file.unlink()
-    assert "../elsewhere/w.npz is gone" in tiny.asked(**flags)
+    assert tiny.asked(**flags) == "../w.npz changed"
 
 
 def test_links_count_by_their_text_and_by_what_they_lead_to(tiny, tmp_path):
     outside = tmp_path / "elsewhere"
     outside.mkdir()
     (outside / "a.txt").write_text("1")
-    (outside / "loop").symlink_to(outside)
     (tiny.root / "file").symlink_to(outside / "a.txt")
     (tiny.root / "folder").symlink_to(outside)
     (tiny.root / "broken").symlink_to("nowhere")
-    tiny.run()
+    tiny.git("add", "--all")
+    tiny.run(tiny.seen("folder"))
     assert tiny.asked() == ""
     (outside / "a.txt").write_text("2")
-    assert tiny.asked() == "file changed and folder changed"
+    assert tiny.asked() == "file changed"
     (outside / "a.txt").write_text("1")
-    (tiny.root / "broken").unlink()
-    (tiny.root / "broken").symlink_to("elsewhere")
-    assert tiny.asked() == "broken changed"
+    for name in ("broken", "folder"):
+        (tiny.root / name).unlink()
+        (tiny.root / name).symlink_to(tiny.root)
+    assert tiny.asked() == "broken changed and folder changed"
 
 
 def test_the_executable_bit_counts(tiny):
     script = tiny.write("run.sh", "")
+    tiny.git("add", "--all")
     tiny.run()
     script.chmod(0o755)
     assert tiny.asked() == "run.sh changed"
 
 
-def test_nested_repositories_count(tiny):
-    tiny.write("vendor/lib/a.yaml", "1")
-    subprocess.run(["git", "init", "-q"], cwd=tiny.root / "vendor/lib", check=True)
+def test_submodules_count(tiny, tmp_path):
+    inner = type(tiny)(tmp_path / "inner")
+    inner.write("a.yaml", "1")
+    inner.git("init", "-q")
+    inner.git("add", "--all")
+    inner.git("commit", "-qm", "a")
+    tiny.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(inner.root), "vendor")
     tiny.run()
-    tiny.write("vendor/lib/a.yaml", "2")
-    assert tiny.asked() == "vendor/lib/a.yaml changed"
+    tiny.write("vendor/a.yaml", "2")
+    assert tiny.asked() == "vendor/a.yaml changed"
 
 
 def test_the_index_does_not_hide_an_edit(tiny):
@@ -443,25 +473,103 @@ def test_a_recipe_that_is_another_one_in_each_process_is_not_kept(tiny):
     ]  # fmt: skip
 
 
-def test_an_edit_during_the_run_keeps_nothing(tiny):
+def test_an_edit_of_what_counts_for_all_during_the_run_keeps_nothing(tiny):
     cache = tiny.open()
     cache.verdict(cell())
-    tiny.write("model.py", "SCALE = 2\n")
+    tiny.write("conf/net.yaml", "scale: 2\n")
     cache.keep(CellEvidence(cell=cell()), tiny.seen(), "")
     cache.close()
-    assert cache.notes == ["verdicts are not kept: during the run, model.py changed"]
+    assert cache.notes == ["verdicts are not kept: during the run, conf/net.yaml changed"]
     assert tiny.asked() == NOT_RUN_BEFORE
 
 
-def test_a_file_elsewhere_that_changes_while_it_is_read_keeps_nothing(tiny, tmp_path):
-    weights = tmp_path / "w.bin"
-    weights.write_bytes(b"1")
-    seen = tiny.opened(weights)
-    weights.write_bytes(b"22")
+@pytest.mark.parametrize("name", ["model.py", "../w.bin"])
+def test_a_file_that_changes_while_it_is_read_keeps_nothing(tiny, name):
+    file = tiny.root / name
+    file.write_bytes(b"1")
+    seen = tiny.seen(file.resolve())
+    file.write_bytes(b"22")
     assert keep(tiny, CellEvidence(cell=cell()), seen) == [
-        "verdicts of onnx_recipes.py are not kept: ../w.bin changed during the run"
+        f"verdicts of onnx_recipes.py are not kept: {name} changed during the run"
     ]
     assert tiny.asked() == NOT_RUN_BEFORE
+
+
+def test_a_verdict_is_kept_at_once(tiny):
+    """Whatever happens to the run afterwards, and whatever else changes meanwhile."""
+    cache = tiny.open()
+    cache.verdict(cell())
+    cache.keep(CellEvidence(cell=cell()), tiny.seen(), "")
+    tiny.write("run.txt", "what this run has said so far")
+    assert tiny.asked() == ""
+
+
+# --- whether kept verdicts are right
+
+
+def judged_before(tiny, days: float) -> None:
+    """Let all kept verdicts be older."""
+    folder = Folder(tiny.root / ".onnx-ci-cache")
+    for name in folder.files(VERDICT):
+        entry = folder.read(name)
+        folder.write(name, {**entry, "judged": entry["judged"] - days * 24 * 3600})
+
+
+def answers(tiny, *cells: Cell, **flags: object) -> VerdictCache:
+    cache = tiny.open(**flags)
+    assert not any(isinstance(cache.verdict(each), str) for each in cells)
+    return cache
+
+
+FAILED = CellEvidence(cell=cell(), findings=(finding("numeric-drift", "far"),))
+
+
+def test_the_verdict_that_was_judged_longest_ago_is_due_after_a_day(tiny):
+    tiny.run()
+    judged_before(tiny, 0.5)
+    tiny.run(cells=[cell(14)])
+    assert answers(tiny, cell(), cell(14)).due() == []
+    judged_before(tiny, 1)
+    assert answers(tiny, cell(14), cell()).due() == [cell().id]
+
+
+def test_an_audit_is_of_all(tiny, monkeypatch):
+    tiny.run(cells=[cell(), cell(14)])
+    monkeypatch.setenv("ONNX_CI_CACHE", ".onnx-ci-cache")  # audit is no folder, but what is done with it
+    assert answers(tiny, cell(), cell(14), cache="audit").due() == [cell().id, cell(14).id]
+
+
+def test_a_kept_verdict_that_is_wrong_costs_all_the_belief_in_them(tiny):
+    tiny.run(cells=[cell(), cell(14)])
+    cache = answers(tiny, cell())
+    (stale,) = [each for each in cache.check(FAILED).findings if each.rule == "stale-verdict"]
+    assert re.fullmatch(
+        r"nothing that the cache sees has changed since \d{4}-\d\d-\d\d, but then there was no error, and now there is numeric-drift",
+        stale.message,
+    )
+    cache.close()
+    assert tiny.asked() == NOT_RUN_BEFORE
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        CellEvidence(cell=cell(), findings=(finding("loaded-weights", "a note, which is no verdict"),), log="other"),
+        CellEvidence(cell=cell(), findings=(finding("timeout", "of the machine"),)),
+        CellEvidence(cell=cell(15), findings=FAILED.findings),
+    ],
+)
+def test_a_kept_verdict_is_right_if_the_errors_are_the_same(tiny, evidence):
+    tiny.run()
+    assert answers(tiny, cell()).check(evidence) is evidence
+    assert tiny.asked() == ""
+
+
+def test_an_old_verdict_is_found_out_again(tiny):
+    tiny.run()
+    judged_before(tiny, 31)
+    assert tiny.asked() == "it was judged 31 days ago"
+    assert tiny.asked(cache_days="40") == ""
 
 
 def test_what_is_installed_during_the_run_keeps_nothing(tiny, monkeypatch):
@@ -489,24 +597,26 @@ def damages(content: bytes) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("damage", damages(b"a\nb"))
-@pytest.mark.parametrize("kind", ["cell", "snapshot", "memory.json", "last-run.json"])
-def test_a_damaged_file_is_the_same_as_none(tiny, kind, damage):
+@pytest.mark.parametrize("kind", ["cell", "snapshot", "seen", "memory.json", "last-run.json"])
+def test_a_damaged_file_is_the_same_as_none(tiny, settled, kind, damage):
     tiny.run()
     names = [path.name for path in (tiny.root / ".onnx-ci-cache").glob("*.json")]
-    (name,) = (each for each in names if each.startswith(kind) or (kind == "cell" and each.count("-") == 3))
+    (name,) = (each for each in names if each.startswith(kind) or (kind == "cell" and each.count("-") == 4))
     path = tiny.root / ".onnx-ci-cache" / name
     path.write_bytes(damages(path.read_bytes())[damage])
-    tiny.write("unrelated.py", "the snapshot is another one than that of the entry = 1")
-    assert tiny.run() == ["" if kind.endswith(".json") else NOT_RUN_BEFORE]
+    tiny.write("another.yaml", "the snapshot is another one than that of the entry")
+    tiny.git("add", "--all")
+    reason = "another.yaml is new"
+    assert tiny.run()[0].startswith(reason if kind.endswith(".json") or kind == "seen" else NOT_RUN_BEFORE)
     assert tiny.run() == [""]
 
 
-@pytest.mark.parametrize("change", ["about", "schema", "snapshot", "data", "python"])
+@pytest.mark.parametrize("change", ["about", "schema", "snapshot", "data", "seen"])
 def test_an_entry_of_another_form_is_the_same_as_none(tiny, change):
     tiny.run()
-    (path,) = (tiny.root / ".onnx-ci-cache").glob("*-*-*-*.json")
+    (path,) = (tiny.root / ".onnx-ci-cache").glob("*-*-*-*-*.json")
     entry = json.loads(path.read_bytes().partition(b"\n")[2])
-    entry[change] = {"about": "x", "schema": 99, "snapshot": "0" * 16, "data": {"id": "x"}, "python": "model.py"}[change]
+    entry[change] = {"about": "x", "schema": 99, "snapshot": "0" * 16, "data": {"id": "x"}, "seen": "0" * 16}[change]
     cache = tiny.open()
     cache._folder.write(path.name, entry)
     assert tiny.asked() == NOT_RUN_BEFORE
@@ -533,7 +643,7 @@ import sys
 from pathlib import Path
 from onnx_ci.cache.packages import Packages
 from onnx_ci.cache.verdicts import VerdictCache
-from onnx_ci.cache.watch import ReadSet
+from onnx_ci.cache.watch import ReadSet, Search
 from onnx_ci.config.settings import load_settings
 from onnx_ci.results.records import Cell, CellEvidence
 Packages.digests = lambda _: {}
@@ -542,7 +652,6 @@ for opset in range(int(sys.argv[1]), 100, 2):
     cell = Cell(source="onnx_recipes.py", recipe="net", exporter="torchscript", opset=opset, device="cpu")
     assert isinstance(cache.verdict(cell), str) or sys.argv[2]
     cache.keep(CellEvidence(cell=cell), ReadSet(), "")
-    cache._write()
 cache.close()
 assert not cache.notes, cache.notes
 """
@@ -552,7 +661,7 @@ assert not cache.notes, cache.notes
         ]
         assert [each.wait() for each in running] == [0] * len(running)
     names = [path.name for path in (tiny.root / ".onnx-ci-cache").iterdir()]
-    assert sum(name.count("-") == 3 and name.endswith(".json") and "snapshot" not in name for name in names) >= 100
+    assert sum(name.count("-") == 4 for name in names) >= 50
     assert not any(name.endswith(".tmp") for name in names)
 
 
@@ -569,7 +678,7 @@ def test_the_last_run_says_why_it_missed(tiny):
 def test_beyond_the_limit_the_oldest_verdicts_are_removed(tiny):
     tiny.run(cells=[cell(opset) for opset in range(13, 18)])
     path = tiny.root / ".onnx-ci-cache"
-    verdicts = sorted(path.glob("*-*-*-*.json"))
+    verdicts = sorted(path.glob("*-*-*-*-*.json"))
     for number, verdict in enumerate(verdicts):
         os.utime(verdict, (number, number))
     unneeded = [path / f"snapshot-{'0' * 16}.json", path / ".memory.json.0123abcd.tmp"]
@@ -579,9 +688,9 @@ def test_beyond_the_limit_the_oldest_verdicts_are_removed(tiny):
     (path / "foreign.txt").touch()
     folder = Folder(path, limit_bytes=Folder(path).size() - 1)
     folder.keep_limit()
-    remaining = sorted(path.glob("*-*-*-*.json"))
+    remaining = sorted(path.glob("*-*-*-*-*.json"))
     assert 0 < len(remaining) < 5
     assert remaining == verdicts[-len(remaining) :]
-    assert len([*path.glob("snapshot-*")]) == 1
+    assert len([*path.glob("snapshot-*")]) == len([*path.glob("seen-*")]) == 1
     assert not any(file.exists() for file in unneeded)
     assert (path / "foreign.txt").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from onnx_ci.cache.watch import ABSENT, ReadSet
+import onnx_ci
+from onnx_ci.cache.watch import ABSENT, FOLDER, ReadSet, Search
 
 PARENT = """
 import json, os, sys, traceback
@@ -24,7 +26,7 @@ for line in sys.stdin:
     if not (child := os.fork()):
         os.chdir(line.strip())
         sys.path.insert(0, os.getcwd())
-        watch(Path.cwd())
+        watch()
         try:
             import recipe
             text = json.dumps(seen().as_json())
@@ -76,7 +78,9 @@ def watched(root: Path, code: str) -> ReadSet:
 
 
 def names(seen: ReadSet, root: Path) -> set[str]:
-    return {os.path.relpath(path, root) for path in seen.opened}
+    """The files that the recipe has seen, apart from those of Python, of the system and of the folders above."""
+    seen_here = (os.path.relpath(path, root) for path, state in seen.files.items() if state != FOLDER)
+    return {path for path in seen_here if not path.startswith("../..")}
 
 
 def test_a_module_that_imports_another_on_use_is_left_alone(root):
@@ -94,7 +98,6 @@ def test_a_module_that_imports_another_on_use_is_left_alone(root):
 def test_an_import_of_nothing_sees_nothing_else(root):
     seen = watched(root, "import json, sqlite3, uuid, importlib.metadata\nlist(importlib.metadata.entry_points())\n")
     assert names(seen, root) == {"recipe.py"}
-    assert seen.python == (str(root / "recipe.py"),)
     assert (seen.listed, seen.not_kept) == ({}, "")
 
 
@@ -110,6 +113,9 @@ def test_an_import_of_nothing_sees_nothing_else(root):
         ("open('../outside/w.bin', 'rb')", "../outside/w.bin"),
         ("import sqlite3; sqlite3.connect('file:data/a.txt?mode=ro', uri=True)", "data/a.txt"),
         ("import sqlite3; sqlite3.connect('data/a.txt')", "data/a.txt"),
+        ("import os; os.stat('data/a.txt')", "data/a.txt"),
+        ("import os; os.path.getsize('data/a.txt')", "data/a.txt"),
+        ("import pathlib; pathlib.Path('data/a.txt').exists()", "data/a.txt"),
         ("import ctypes\ntry:\n    ctypes.CDLL('./data/a.txt')\nexcept OSError:\n    pass", "data/a.txt"),
         ("import helper", "helper.py"),
         ("def f():\n    import helper\nf()", "helper.py"),
@@ -124,8 +130,7 @@ def test_an_import_of_nothing_sees_nothing_else(root):
 def test_it_sees_a_file_that_is_opened(root, code, name):
     seen = watched(root, code)
     assert name in names(seen, root)
-    assert seen.opened[os.path.normpath(root / name)] != ABSENT
-    assert (str(root / name) in seen.python) == name.endswith(".py")
+    assert seen.files[os.path.normpath(root / name)] != ABSENT
 
 
 @pytest.mark.parametrize(
@@ -133,10 +138,21 @@ def test_it_sees_a_file_that_is_opened(root, code, name):
     [
         "try:\n    open('later.txt')\nexcept OSError:\n    pass",
         "import pathlib, contextlib\nwith contextlib.suppress(OSError):\n    pathlib.Path('later.txt').read_text()",
+        "import os; os.path.exists('later.txt')",
+        "import os; os.path.isdir(b'later.txt')",
+        "import os; os.path.islink('later.txt')",
+        "import os; os.path.lexists('later.txt')",
+        "import os; os.access('later.txt', os.R_OK)",
+        "import os; os.path.realpath('later.txt')",
+        "import pathlib; pathlib.Path('later.txt').exists()",
+        "import pathlib; pathlib.Path('later.txt').is_file()",
+        "import pathlib; pathlib.Path('later.txt').resolve()",
+        "import glob; glob.glob('later.txt')",
+        "import shutil; shutil.which('./later.txt')",
     ],
 )
 def test_it_sees_a_file_that_is_looked_for(root, code):
-    assert watched(root, code).opened[str(root / "later.txt")] == ABSENT
+    assert watched(root, code).files[str(root / "later.txt")] == ABSENT
 
 
 @pytest.mark.parametrize(
@@ -164,10 +180,24 @@ def test_it_sees_a_folder_that_is_listed(root, code):
         "__import__('no_such' + '_thing')",
     ],
 )
-def test_it_sees_modules_that_are_missing(root, code):
-    seen = watched(root, f"try:\n    {code}\nexcept ImportError:\n    pass\n")
-    assert "no_such_thing" in seen.missing_modules
-    assert "json" not in seen.missing_modules
+def test_it_sees_where_modules_were_looked_for(root, code):
+    searches = watched(root, f"try:\n    {code}\nexcept ImportError:\n    pass\n").searches
+    (path,) = (search for search in searches if str(root) in search.folders)
+    assert {"no_such_thing", "recipe", "json", "sitecustomize"} <= {*path.names}
+
+
+def test_it_sees_what_a_package_of_the_project_may_import(root):
+    (root / "package").mkdir()
+    (root / "package" / "__init__.py").write_text("try:\n    from . import fast\nexcept ImportError:\n    from . import slow\n")
+    (root / "package" / "slow.py").touch()
+    searches = watched(root, "import package").searches
+    (search,) = (search for search in searches if search.folders == (str(root / "package"),))
+    assert search.names == ("__init__", "fast", "slow")
+
+
+def test_packages_that_an_installer_recorded_are_not_searched(root):
+    folders = {folder for search in watched(root, "import click, pytest").searches for folder in search.folders}
+    assert not {folder for folder in folders if folder.endswith(("/click", "/_pytest"))}
 
 
 @pytest.mark.parametrize(
@@ -177,10 +207,8 @@ def test_it_sees_modules_that_are_missing(root, code):
         "open('data/a.txt', 'wb').write(b'1'); open('data/a.txt').read()",
         "import tempfile, os; f = tempfile.mkdtemp(); open(f + '/a', 'a').write('1'); open(f + '/a').read(); os.listdir(f)",
         "import tempfile; f = tempfile.NamedTemporaryFile(); open(f.name).read()",
-        "import tempfile, os; os.listdir(tempfile.gettempdir())",
         "open('log.txt', 'a').write('1')",
-        "import sys; open(sys.executable, 'rb').read(); open('/proc/self/status').read(); open('/etc/hosts').read()",
-        "import os; open(os.__file__).read(); os.listdir(os.path.dirname(os.__file__))",
+        "open('/proc/self/status').read(); import os; os.path.exists('/sys/class/gpu'); open('/dev/null')",
         "import pytest, click; open(click.__file__).read()",
         "import shutil, tempfile, os; f = tempfile.mkdtemp(); os.makedirs(f + '/a/b'); shutil.rmtree(f)",
     ],
@@ -243,22 +271,51 @@ def test_what_c_opens_by_itself_is_a_reason_not_to_keep(root):
     assert watched(root, "import ctypes; ctypes.CDLL(None).getpid()").not_kept == ""
 
 
-@pytest.mark.parametrize(
-    "cheat",
-    [
-        "import builtins; keep = builtins.open; builtins.open = None; keep('data/a.txt')",
-        "import sys; sys.modules['json.decoder'] = None; sys.modules['x'] = None; open('data/a.txt')",
-        "import sys; sys.path.clear(); sys.meta_path.clear(); open('data/a.txt')",
-        "import os; os.stat = os.scandir = os.readlink = os.path.abspath = os.fsdecode = None; open('data/a.txt')",
-        "import sys; sys._getframe = None; import os; os.listdir('data'); open('data/a.txt')",
-        "import gc; gc.disable(); import sys; sys.settrace(None); open('data/a.txt')",
-        "class P:\n    def __fspath__(self):\n        return 'data/a.txt'\nopen(P())",
-        "import os; os.environ.clear(); open('data/a.txt')",
-    ],
-)
-def test_it_goes_on_whatever_a_recipe_does(root, cheat):
-    seen = watched(root, cheat)
-    assert "data/a.txt" in names(seen, root) or (seen.not_kept and "os.stat" in cheat)
+def test_a_database_is_read_with_its_log(root):
+    seen = watched(root, "import sqlite3; sqlite3.connect('data/a.txt')")
+    assert seen.files[str(root / "data/a.txt-wal")] == ABSENT
+
+
+def test_looking_for_a_file_does_what_it_did(root):
+    code = """
+    import os, pickle, shutil
+    assert os.stat in os.supports_dir_fd and os.stat in os.supports_fd and os.access in os.supports_effective_ids
+    assert os.stat(0) and os.stat(b"data") and os.stat("a.txt", dir_fd=os.open("data", os.O_RDONLY)).st_size == 1
+    assert os.lstat.__doc__ and os.path.samefile("data", "./data") and not os.access("later.txt", mode=os.F_OK)
+    for wrong in (None, 1.5, "a\\0b"):
+        try:
+            os.stat(wrong)
+        except (TypeError, ValueError):
+            continue
+        raise AssertionError(wrong)
+    """
+    assert watched(root, code).not_kept == ""
+
+
+@pytest.mark.parametrize("path", ["/etc/hosts", sys.executable, os.__file__])
+def test_no_place_is_exempt(root, path):
+    assert watched(root, f"open({path!r}, 'rb').close()").files[path] != ABSENT
+
+
+def test_what_a_recipe_makes_if_it_is_missing_counts_as_missing(root):
+    code = """
+    import os, pathlib
+    folder = pathlib.Path('data/made')
+    folder.mkdir()
+    file = folder / 'a.txt'
+    if not file.exists():
+        file.write_text('1')
+    file.read_text()
+    """
+    assert watched(root, code).files[str(root / "data/made/a.txt")] == ABSENT
+
+
+def test_what_the_runtime_of_a_plug_in_starts_counts_as_a_file(root):
+    runtime = Path(onnx_ci.__file__).parent / "pipeline/run/runtime.py"
+    code = f"import subprocess\nexec(compile('run()', {str(runtime)!r}, 'exec'), {{'run': lambda: subprocess.run(['true'])}})"
+    seen = watched(root, code)
+    assert seen.not_kept == ""
+    assert shutil.which("true") in seen.files
 
 
 def test_what_is_opened_too_deep_to_be_recorded_is_not_kept(root):
@@ -283,7 +340,7 @@ def test_what_is_opened_too_deep_to_be_recorded_is_not_kept(root):
         import helper
     """
     seen = watched(root, code)
-    was_opened = str(root / "helper.py") in seen.python
+    was_opened = str(root / "helper.py") in seen.files
     assert not was_opened or seen.not_kept or "data/a.txt" in names(seen, root)
 
 
@@ -322,13 +379,10 @@ def test_what_is_mapped_now_is_seen(root):
     assert names(watched(root, code), root) == {"recipe.py", "../outside/w.bin"}
 
 
-def test_what_processes_saw_can_be_joined_and_sent(root):
-    one = ReadSet(python=("/a.py",), opened={"/a.py": "1"}, missing_modules=("x",))
-    other = ReadSet(listed={"/b": ("c\0001",)}, opened={"/a.py": "2", "/d": ABSENT}, not_kept="it fails")
-    joined = one | other
-    assert ReadSet.from_json(json.loads(json.dumps(joined.as_json()))) == joined
-    assert joined.opened == {"/a.py": "1", "/d": ABSENT}
-    assert (joined.python, joined.not_kept) == (("/a.py",), "it fails")
-    for damaged in (None, {}, {**joined.as_json(), "python": "a"}, {**joined.as_json(), "opened": []}):
+def test_what_processes_saw_can_be_sent():
+    search = Search(folders=("/a",), names=("b",))
+    seen = ReadSet(listed={"/b": ("c\0001",)}, files={"/a.py": "2", "/d": ABSENT}, searches=(search,), not_kept="it fails")
+    assert ReadSet.from_json(json.loads(json.dumps(seen.as_json()))) == seen
+    for damaged in (None, {}, {**seen.as_json(), "files": "a"}, {**seen.as_json(), "searches": [[]]}):
         with pytest.raises(ValueError, match=r"."):
             ReadSet.from_json(damaged)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import os
 import shutil
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from onnx_ci.cache import packages
 from onnx_ci.cache.contents import Contents
 from onnx_ci.cache.folder import Folder
-from onnx_ci.cache.packages import Packages
+from onnx_ci.cache.packages import Packages, recorded_files
 from onnx_ci.cache.places import Places
 
 
@@ -110,19 +109,28 @@ def test_a_restored_copy_is_no_edit_and_keeps_none_secret(site):
     assert site.found() != before
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["loose.py", "package/__init__.py", "package/deep/a.py", "native.so", "a.pth", "sitecustomize.py", "usercustomize.py"],
-)
-def test_what_belongs_to_no_distribution_counts_by_content(site, name):
+def test_a_pth_file_counts_by_content(site):
     site.install("net")
     before = site.found()
-    site.write(name, "1")
+    site.write("a.pth", "1")
     new = site.found()
     (label,) = new.keys() - before.keys()
-    assert label.endswith(name.partition("/")[0])
-    site.write(name, "2")
+    assert label.endswith("a.pth")
+    site.write("a.pth", "2")
     assert site.found()[label] != new[label]
+
+
+def test_what_no_record_names_counts_where_it_is_used(site):
+    site.install("net")
+    before = site.found()
+    for name in ("loose.py", "net/downloaded.bin", "native.so", "sitecustomize.py"):
+        site.write(name, "1")
+    assert site.found() == before
+    recorded = recorded_files([str(site.folder)])
+    assert str(site.folder / "net/net.py") in recorded
+    assert (
+        not {str(site.folder / name) for name in ("loose.py", "net/downloaded.bin", "native.so", "sitecustomize.py")} & recorded
+    )
 
 
 def test_bytecode_does_not_count(site):
@@ -131,18 +139,6 @@ def test_bytecode_does_not_count(site):
     site.write("net/__pycache__/net.cpython-311.pyc", "1")
     site.write("__pycache__/x.cpython-311.pyc", "1")
     assert site.found() == before
-
-
-def test_an_editable_distribution_is_part_of_the_project_or_counts_by_content(site, tmp_path):
-    for folder in (site.root, tmp_path / "library"):
-        (folder / "src").mkdir(parents=True)
-        (folder / "src" / "m.py").write_text("1")
-        site.write("lib-1.0.dist-info/RECORD", "lib-1.0.dist-info/METADATA,sha256=abc,1\n")
-        url = {"url": folder.as_uri(), "dir_info": {"editable": True}}
-        site.write("lib-1.0.dist-info/direct_url.json", json.dumps(url))
-        before = site.found()["lib"]
-        (folder / "src" / "m.py").write_text("2")
-        assert (site.found()["lib"] == before) == (folder == site.root)
 
 
 def test_the_finder_of_an_editable_distribution_is_the_same_in_another_clone(site, tmp_path):
@@ -165,18 +161,6 @@ def test_data_count_and_headers_do_not(site):
     assert site.found() == before
     site.write("net/a.json", "2")
     assert site.found() != before
-
-
-def test_the_modules_of_another_folder_on_the_path_count_by_name(site, tmp_path):
-    folder = tmp_path / "lib"
-    other = Site(folder, site.root)
-    other.write("a.py", "1")
-    before = other.found()
-    assert list(before) == ["the modules in ../lib"]
-    other.write("a.py", "2")  # its content counts when it is seen imported
-    assert other.found() == before
-    other.write("b.py")
-    assert other.found() != before
 
 
 def test_what_pip_installs_into_a_folder_counts(site, tmp_path):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from onnx_ci.cache.watch import ReadSet
+from onnx_ci.cache.watch import ABSENT, ReadSet
 from onnx_ci.engine.events import (
     CellFinished,
     CellJudged,
@@ -39,7 +39,7 @@ EVENTS = (
     StageStarted(stage="export"),
     SearchStarted(evidence=EVIDENCE),
     SearchEnded(),
-    CellFinished(evidence=EVIDENCE, read_set=ReadSet(python=("/nets.py",), listed={"/": ("nets.py",)})),
+    CellFinished(evidence=EVIDENCE, read_set=ReadSet(files={"/nets.py": ABSENT}, listed={"/": ("nets.py",)})),
     Waiting(doing=("net: starting",)),
     CellJudged(result=CellResult(cell=CELL, status=Status.PASSED)),
     ProblemMet(problem=PROBLEM),

@@ -12,7 +12,8 @@ from toolbox.torch_switches import switches
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from onnx_ci.cache.variables import variables
+from onnx_ci.cache.places import Places
+from onnx_ci.cache.variables import Variables
 from onnx_ci.environment.this_process import NVML_CHECK
 from onnx_ci.pipeline.model import devices
 from onnx_ci.pipeline.model.build import moved
@@ -89,7 +90,8 @@ def test_a_fork_of_a_process_that_used_cuda_says_what_to_do(for_cuda, monkeypatc
 
 
 def test_how_cuda_is_asked_for_changes_no_key_of_a_verdict():
-    assert variables({NVML_CHECK: "1", "CUBLAS_WORKSPACE_CONFIG": ":0:0"}, ()) == {"CUBLAS_WORKSPACE_CONFIG": ":0:0"}
+    environment = {NVML_CHECK: "1", "CUBLAS_WORKSPACE_CONFIG": ":0:0"}
+    assert [*Variables(environment, (), Places("/nets", environment)).digests] == ["CUBLAS_WORKSPACE_CONFIG"]
 
 
 def test_onnx_runtime_for_the_cpu_names_the_remedy(monkeypatch):
