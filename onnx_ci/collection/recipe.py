@@ -178,9 +178,9 @@ def recipe(function: Callable[..., Any] | None = None, /, *, each: Cases | None 
             about a thousand times that of float32.
         all_on_device: on CUDA, every node that computes with floating-point numbers must run there. By default, nodes that
             ONNX Runtime places on the CPU are only noted.
-        dynamic_sizes: other sizes to try for a dynamic axis, by the axis's name: one or several, of which the first that the
-            model accepts is used. Or the sizes that the axis can have, a ``range`` or ``onnx_ci.multiple_of(8)``, from which
-            onnx-ci chooses. Default: any.
+        dynamic_sizes: other sizes to try for a dynamic axis, by the axis's name: one or several, all of which are tried. Or
+            the sizes that the axis can have, a ``range`` or ``onnx_ci.multiple_of(8)``, from which onnx-ci chooses. Default:
+            any.
         feedback: outputs that are inputs of the next step, by name: ``{"present": "past"}`` for a cache, ``{"hn": "h0"}`` for
             the state of an RNN. The file is then also run several times in a row on its own outputs. After each step it is
             compared with the eager model, which is run in the same way. An axis that grows from step to step must be declared

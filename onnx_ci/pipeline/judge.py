@@ -19,7 +19,7 @@ from onnx_ci.onnx_model.signature import Signature
 from onnx_ci.pipeline.compare.attribution import attribute_faults, hidden_faults, without_overflow
 from onnx_ci.pipeline.compare.cpu_vs_gpu import compute_cpu_vs_gpu, explain_drift_on_gpu
 from onnx_ci.pipeline.compare.equal_axes import with_equal_axes
-from onnx_ci.pipeline.compare.runtime_run import RuntimeRun, run_file
+from onnx_ci.pipeline.compare.runtime_run import RuntimeRun, run_file, too_noisy
 from onnx_ci.pipeline.contract import contract
 from onnx_ci.pipeline.contract.facts import facts_of
 from onnx_ci.pipeline.contract.requirements import check_requirements
@@ -137,7 +137,7 @@ def _judge_numbers(judgement: Judgement, inference: _Inference, runtimes: Sequen
             sides = compute_cpu_vs_gpu(on_gpu, path, signature, model, probes, device=device, max_drift=limit)
         numbers = explain_drift_on_gpu(sides, numbers, on_gpu, device, tf32=model.recipe.tf32)
     outputs = tuple(output for each in runs for output in each.outputs)
-    return replace(judgement, numbers=(*overflows, *numbers), outputs=outputs, cpu_vs_gpu=sides)
+    return replace(judgement, numbers=(*overflows, *numbers, *too_noisy(outputs)), outputs=outputs, cpu_vs_gpu=sides)
 
 
 def _judge_contract(file: JudgedFile, task: CellTask, shipped: ShippedReference) -> Judgement:

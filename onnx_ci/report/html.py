@@ -24,6 +24,7 @@ from onnx_ci.report.templates import asset, fill, shade
 from onnx_ci.report.text import (
     describe_finding,
     describe_first_cause,
+    describe_inputs_compared,
     describe_reasons,
     excerpt,
     format_counts,
@@ -293,6 +294,7 @@ def _details(
         "cached": "yes: the verdict and the times are from an earlier run" if result.cached else result.why_run or "no",
         "CPU and GPU": "; ".join(each.in_words for each in result.cpu_vs_gpu),
         "observability": "" if share is None else f"{share:.0%} of the model is visible in its outputs",
+        "compared on": describe_inputs_compared(result),
         "inputs": "; ".join(each.in_words for each in result.inputs),
         "size": in_bytes(result.facts.file_bytes) if result.facts else "",
         "file": result.artifact or "",

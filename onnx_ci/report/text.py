@@ -429,6 +429,18 @@ def _describe_pass(finding: Finding) -> str:
     )
 
 
+def describe_inputs_compared(result: CellResult) -> str:
+    """``14 inputs; nothing is proved on 'floats large' (too noisy)``; empty if none was compared."""
+    vain = result.unproven_inputs
+    proven = {each.probe for each in result.outputs} - vain.keys()
+    of_reason = [
+        f"{listed_shortly([repr(probe) for probe, each in vain.items() if each == reason])} ({reason})"
+        for reason in dict.fromkeys(vain.values())
+    ]
+    in_vain = [f"nothing is proved on {listed(of_reason)}"] if vain else []
+    return "; ".join([count(len(proven), "input"), *in_vain]) if result.outputs else ""
+
+
 def detail_lines(result: CellResult) -> list[str]:
     """What else is known about a result: its findings if it does not fail, times, and the log."""
     lines = []
@@ -437,6 +449,7 @@ def detail_lines(result: CellResult) -> list[str]:
         lines += [f"reason: {result.reason}"] if result.reason else []
         lines += [each.in_words for each in result.cpu_vs_gpu]
         lines += [f"input {each.in_words}" for each in result.inputs]
+    lines += [f"compared on {compared}"] if (compared := describe_inputs_compared(result)) else []
     if result.why_run:
         lines.append(f"ran because: {result.why_run}")
     if result.timings:

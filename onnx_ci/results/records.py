@@ -355,6 +355,8 @@ class OutputDrift:
     is_decisive: bool = True
     """Whether a drift above the limit fails the cell. It does not for indices of equal values, whose order is undefined, nor on
     special inputs that a quantized file clips. On degenerate inputs it is a warning."""
+    unproven: str = ""
+    """Why the comparison proves nothing: ``nothing finite``, or ``too noisy`` if zeros would pass; otherwise empty."""
 
     @property
     def title(self) -> str:
@@ -540,6 +542,12 @@ class CellEvidence:
     def worst(self) -> OutputDrift | None:
         """The output with the largest drift relative to its limit."""
         return worst_of(self.outputs)
+
+    @property
+    def unproven_inputs(self) -> dict[str, str]:
+        """The inputs on which no comparison proves anything, by their names, each with the reason."""
+        proven = {each.probe for each in self.outputs if not each.unproven}
+        return {each.probe: each.unproven for each in self.outputs if each.probe not in proven}
 
     def as_json(self) -> dict[str, Any]:
         """The evidence as plain JSON data: the id and the fields of the cell, then the other fields."""

@@ -205,4 +205,14 @@ FAULTS = [
     fault("cached_ramp", "baked-shape", Cached, lambda x: x + torch.arange(x.shape[0])[:, None], matrix, **ROWS),
     # torch's own attention freezes batch and time (torch 2.13).
     fault("attention", "baked-shape", Attention, AttentionRight, lambda: (torch.randn(3, 5, 8),), opset=14, **TIME),
+    # Of the sizes of production, only the last one is wrong.
+    fault(
+        "last_listed_size",
+        "baked-shape",
+        lambda x: x[:8] if x.shape[0] > 8 else x,
+        lambda x: x[:8],
+        matrix,
+        dynamic_sizes={"rows": (2, 5, 16)},
+        **ROWS_OUT,
+    ),
 ]

@@ -86,6 +86,31 @@ RESHAPED = {"input_names": ["x", "rows"], "output_names": ["y"], "dynamic_axes":
 COUNTED = {"input_names": ["x", "count"], "output_names": ["y"]}
 MASKED = {"input_names": ["x", "mask"], "output_names": ["y"]}
 
+
+class DimmedIfDark(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 4)
+        with torch.no_grad():
+            self.layer.weight.abs_().neg_()
+            self.layer.bias.fill_(1.0)
+
+    def features(self, x):
+        return self.layer(torch.exp(-((x * 6 - 6) ** 2)))
+
+    def forward(self, x):
+        y = self.features(x)
+        if y.sum() > 0:
+            y = y * 0.5
+        return y
+
+
+class DimmedIfDarkRight(DimmedIfDark):
+    def forward(self, x):
+        y = self.features(x)
+        return torch.where(y.sum() > 0, y * 0.5, y)
+
+
 FAULTS = [
     # .item() makes a number of the tensor, and the graph loses its input.
     fault("item", "input-missing", lambda x, n: x.reshape(n.item(), -1), lambda x, n: x.reshape(n, -1), with_count, **RESHAPED),
@@ -265,5 +290,21 @@ FAULTS = [
         input_names=["x", "batch"],
         output_names=["y"],
         dynamic_axes={"x": {0: "nodes"}, "batch": {0: "nodes"}, "y": {0: "graphs"}},
+    ),
+    # Only a white picture decides otherwise; an empty one does, too, and shows nothing.
+    fault("white_picture", "baked-value", DimmedIfDark, DimmedIfDarkRight, lambda: (torch.rand(4, 8),), **ROWS),
+    # The example is no multiple of the window, so the file has no such size.
+    *(
+        fault(
+            f"multiple_of_a_window_{exporter}",
+            "baked-value",
+            lambda x: x / 2 if x.shape[0] % 16 == 0 else x,
+            lambda x: x / torch.where(count(x) % 16 == 0, 2.0, 1.0),
+            matrix,
+            opset=18,
+            exporter=exporter,
+            **ROWS,
+        )
+        for exporter in ("torchscript", "dynamo")
     ),
 ]

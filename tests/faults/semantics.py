@@ -40,6 +40,33 @@ INDEXED = {"input_names": ["x", "rows", "columns"], "output_names": ["y"]}
 PLACED = {"input_names": ["x", "places", "source"], "output_names": ["y"]}
 
 
+class Encoder(torch.nn.Module):
+    """The mean over all tokens, hidden ones included."""
+
+    def __init__(self, **keywords):
+        super().__init__()
+        layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.encoder = torch.nn.TransformerEncoder(layer, 2, **keywords)
+
+    def forward(self, x, hidden):
+        return self.encoder(x, src_key_padding_mask=hidden).mean(1)
+
+
+class EncoderMasked(Encoder):
+    def forward(self, x, hidden):
+        return self.encoder(x, src_key_padding_mask=hidden).masked_fill(hidden[..., None], 0.0).mean(1)
+
+
+class EncoderOfRows(Encoder):
+    """Without nested tensors, hidden tokens are computed like the others."""
+
+    def __init__(self):
+        super().__init__(enable_nested_tensor=False)
+
+
+HIDDEN = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+
+
 def known(x):
     """The readings; a missing one is NaN."""
     return torch.where(torch.isnan(x), torch.zeros_like(x), x)
@@ -209,4 +236,21 @@ FAULTS = [
     fault("largest_beside_nan", "nonfinite-mismatch", largest_beside_nan, largest_or_nan, readings, **TWO),
     # The place of a NaN is that of the largest for the model.
     fault("place_of_nan", "baked-value", place_beside_nan, place_of_known, readings, **TWO),
+    # Without gradients, torch's encoder takes a fast path that returns 0 for hidden tokens, which no exporter has.
+    *(
+        fault(
+            f"hidden_tokens_{case}_{exporter}",
+            "baked-value" if case == "elsewhere" else "numeric-drift",
+            Encoder,
+            right,
+            lambda mask=mask: (torch.randn(2, 5, 16), mask),
+            opset=18,
+            exporter=exporter,
+            input_names=["x", "hidden"],
+            output_names=["y"],
+            dynamic_axes={"x": {0: "batch"}, "hidden": {0: "batch"}, "y": {0: "batch"}},
+        )
+        for exporter in ("torchscript", "dynamo")
+        for case, mask, right in (("here", HIDDEN, EncoderMasked), ("elsewhere", HIDDEN & False, EncoderOfRows))
+    ),
 ]

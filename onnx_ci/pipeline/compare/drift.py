@@ -26,6 +26,10 @@ HOPELESS = 16.0
 """A drift so many times above its limit stays above it, however often the rounding of a lossy pass is simulated."""
 
 
+TOO_NOISY = "too noisy"
+"""Why a comparison proves nothing in which zeros would pass, although the model returns others."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class OutputComparison:
     """The result of one run of the file."""
@@ -208,7 +212,7 @@ class _Output:
             error, noise = self.error[index].item(), self.noise_of_elements[index].item()
         size = torch.where(self.judged, self.exact.abs(), 0.0)
         ratio = torch.where(self.error > 0, self.error / size, 0.0).max().item() if size.numel() else 0.0
-        alike = None
+        largest, alike = size.max().item() if some else 0.0, None
         if some and self.probe.reference.is_lossy:
             same = self.raw.to(self.own.dtype) == self.own
             alike = agreement(same, self.judged) if self.is_exact else similarity(self.got, self.exact, self.judged, self.noise)
@@ -221,13 +225,19 @@ class _Output:
             limit=self.limit,
             error=error,
             noise=noise,
-            max_abs=size.max().item() if some else 0.0,
+            max_abs=largest,
             max_rel=math.inf if math.isnan(ratio) else ratio,
             index=index,
             reference=self.method,
             similarity=alike,
             is_decisive=self._is_decisive and not _only_warns(self.probe, self.terms),
+            unproven=self._unproven(size, largest) if some else "nothing finite",
         )
+
+    def _unproven(self, size: torch.Tensor, largest: float) -> str:
+        if self.is_exact or self._by_tolerance or not 0 < largest <= self.noise * self.limit:
+            return ""
+        return TOO_NOISY if bool((size <= self.noise_of_elements * self.limit).all()) else ""
 
     @property
     def _by_tolerance(self) -> bool:

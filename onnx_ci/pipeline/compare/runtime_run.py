@@ -15,7 +15,7 @@ from onnx_ci.errors import first_line
 from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.onnx_model.saved_inputs import file_name, write_inputs
 from onnx_ci.onnx_model.signature import Signature
-from onnx_ci.pipeline.compare.drift import compare_refined
+from onnx_ci.pipeline.compare.drift import TOO_NOISY, compare_refined
 from onnx_ci.pipeline.compare.random_outputs import compare_random
 from onnx_ci.pipeline.contract import contract
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, Probe
@@ -29,7 +29,7 @@ from onnx_ci.pipeline.run.runtime import Runtime, Session
 from onnx_ci.processes.capture import timed
 from onnx_ci.results.records import Finding, OutputDrift, Severity
 from onnx_ci.results.rules import RULES, finding
-from onnx_ci.text import count, listed
+from onnx_ci.text import count, listed, listed_shortly
 
 _NOT_IMPLEMENTED = (
     "The runtime lacks that operator at this opset, or for these data types on this device, such as bfloat16 on a CPU: export "
@@ -296,6 +296,27 @@ def never_compared(
     for output in outputs:
         is_compared[output.name] = is_compared.get(output.name, False) or output.index is not None
     return [_nothing_compared(name, f"finite and stable in {of}", remedy) for name, is_one in is_compared.items() if not is_one]
+
+
+def too_noisy(outputs: Iterable[OutputDrift]) -> Iterator[Finding]:
+    """A note about each output that is too noisy on some inputs: they prove nothing about it."""
+    noisy: dict[str, dict[str, OutputDrift]] = {}
+    for each in outputs:
+        if each.unproven == TOO_NOISY:
+            noisy.setdefault(each.name, {}).setdefault(each.probe, each)
+    for name, by_probe in noisy.items():
+        worst = max(by_probe.values(), key=lambda each: each.noise / each.max_abs)
+        message = (
+            f"output {name!r} is too noisy on {listed_shortly([*map(repr, by_probe)])} to prove anything: on {worst.probe!r}, "
+            f"its noise is {worst.noise:.2g}, and its largest value is {worst.max_abs:.2g}"
+        )
+        yield finding("vacuous", message, severity=Severity.NOTE, remedy=_ILL_CONDITIONED)
+
+
+_ILL_CONDITIONED = (
+    "An ill-conditioned model needs rtol or atol. If the model never gets such values, declare which ones it gets: "
+    "inputs={NAME: onnx_ci.floats(LOW, HIGH)}."
+)
 
 
 def _never_drawn(names: Iterable[str], probes: Sequence[Probe]) -> list[Finding]:

@@ -22,7 +22,7 @@ MAX_STEPS = 3
 """How many times a search along one direction is corrected."""
 
 _MORE = (1, 2, 4, 8, 16, 32)
-"""What is added to a size if it decides by a remainder that is the same at twice the size."""
+"""What is added to a size if it decides by a remainder."""
 
 MAX_WORK = 2**28
 """How many elements the model may compute on larger inputs, which is predicted from smaller ones: a few tenths of a second."""
@@ -108,17 +108,16 @@ class _Walk:
 
     def attempts(self) -> Iterator[Attempt]:
         """The runs, in an order in which each shows where the next ones should be."""
-        direction = self._direction
+        direction, comparison = self._direction, self._decision.comparison
         yield from self._towards(direction.second)
-        for position in range(len(self._decision.comparison.gaps)):
+        decided = [each.decisions.get(self._site) for each in self._observations.values()]
+        is_repeating = direction.sizes and comparison.period and decided[-1] not in (None, decided[0])
+        for number, is_aimed in self._repeating().items() if is_repeating else ():
+            yield from self._towards(number, is_aimed=is_aimed)
+        for position in range(len(comparison.gaps)):
             for _ in range(MAX_STEPS):
                 root = self._root(position)
                 if root is None:
-                    decided = [each.decisions.get(self._site) for each in self._observations.values()]
-                    # A remainder, which after a stride is the same at twice the size, although other sizes were compared.
-                    if self._decision.by_sizes and decided[-1] not in (None, decided[0]):
-                        for more in _MORE:
-                            yield from self._towards(direction.start + more)
                     break
                 beyond, exactly, before = direction.around(root)
                 if {beyond, exactly, before} <= self._observations.keys():
@@ -129,6 +128,22 @@ class _Walk:
                 # Sizes after a stride, and values after a saturation, change in steps.
                 further = exactly + 0.5 * (exactly - direction.start)
                 yield from self._towards(round(further) if direction.is_integer else further)
+
+    def _repeating(self) -> dict[float, bool]:
+        """Sizes at which a comparison of what was divided may come out otherwise, and whether the other side is expected.
+
+        Where the gap is that of a remainder, it is zero as far beside the example's size as the gap itself, or that much short
+        of a period. Where it is that of a quotient, it is so many periods away. After a stride, all of that is twice as far.
+        """
+        start, period = int(self._direction.start), math.ceil(self._decision.comparison.period)
+        gaps = [round(gap) for gap in self._decision.comparison.gaps]
+        away = [number for gap in gaps for number in (-gap % period, gap % period, -gap % period - period, -gap * period)]
+        multiples = [(start // period + number) * period for number in (1, 2, 3)]
+        further = (2 * each for each in (*away, multiples[0] - start))
+        others = (multiples[0] + 1, *(start + each for each in (*_MORE, *further)))
+        expected = dict.fromkeys((*(start + each for each in away), *multiples), True)
+        numbers = expected | {each: False for each in others if each not in expected}
+        return {number: is_aimed for number, is_aimed in numbers.items() if number > 0 and number != start}
 
     def _towards(self, target: float, *, is_aimed: bool = False) -> Iterator[Attempt]:
         """Runs up to ``target``, as far as the model does not compute too much."""

@@ -123,14 +123,16 @@ class BranchFinder:
     def _telling(self, probes: Sequence[Probe]) -> Mapping[str, Probe]:
         """The probes, by name, that show what depends on the input.
 
-        They have the largest size of each axis and, unless only sizes matter, other values of each input.
+        They have the largest size of each axis that is not the example's and, unless only sizes matter, other values of each
+        input.
         """
         telling = {}
         sizes = [self._axes.sizes_in(probe.inputs) for probe in probes]
         for name in self._sizes if probes else ():
-            sizes_of_axis = [each.get(name, 0) for each in sizes]
-            largest = probes[sizes_of_axis.index(max(sizes_of_axis))]
-            telling[largest.name] = largest
+            resized = [place for place, each in enumerate(sizes) if each.get(name, self._sizes[name]) != self._sizes[name]]
+            if resized:
+                largest = probes[max(resized, key=lambda place: sizes[place][name])]
+                telling[largest.name] = largest
         for index, tensor in enumerate(self._example if self.decides_by_values else ()):
             changed = [probe for probe in probes if not is_same(probe.inputs[index], tensor)]
             if changed and not any(probe.name in telling for probe in changed):
@@ -192,13 +194,19 @@ class BranchFinder:
         """
         decision, is_impossible = self._decisions(place)[0], False
         degenerate: tuple[Probe, Observation] | None = None
+        repeats, gaps = decision.by_sizes and bool(decision.comparison.period), {decision.comparison.gaps}
         for attempt in search.attempts(place, decision) if search else ():
+            is_empty = self._is_emptied(attempt.inputs)
+            if is_empty and (repeats or not decision.by_sizes):
+                continue  # zero is a multiple of everything, and a sum of nothing
             observation = attempt.observation
             decisions = observation.decisions.get(place, ())
+            gaps |= {each.comparison.gaps for each in decisions}
             is_taken = any(each.outcome is not decision.outcome for each in decisions)
             if is_taken and observation.is_accepted:
                 is_legal = self._legality(attempt.inputs) is InputStatus.LEGAL
-                if (is_legal or degenerate is None) and (probe := self._prober.probe(name, attempt.inputs, quick=True)):
+                probe = self._prober.probe(name, attempt.inputs, quick=True) if is_legal or degenerate is None else None
+                if probe is not None and (is_empty or probe.reference.is_comparable):
                     if is_legal:
                         self._observations.append(observation)
                         return probe
@@ -212,15 +220,16 @@ class BranchFinder:
             probe, observation = degenerate
             self._observations.append(observation)
             return probe
-        is_remainder = decision.by_sizes and decision.comparison.total not in decision.comparison.gaps
-        is_same = len({each.comparison.gaps for each in self._decisions(place)}) == 1
-        if is_impossible or (is_remainder and is_same):  # what comes before leaves no other remainder
+        gaps |= {each.comparison.gaps for each in self._decisions(place)}
+        if is_impossible or (repeats and len(gaps) == 1):  # what comes before leaves no other remainder
             return None
         return UntakenBranch(condition=self._condition(place), outcome=decision.outcome, by_sizes=decision.by_sizes)
 
     def _legality(self, inputs: Inputs) -> InputStatus:
         """Inputs that become empty, or all zeros, are degenerate."""
-        pairs = [*zip(inputs, self._example, strict=True)]
-        is_empty = any(not new.numel() and old.numel() for new, old in pairs)
+        pairs = zip(inputs, self._example, strict=True)
         is_zero = any(is_float(new) and not new.any() and old.any() for new, old in pairs)
-        return InputStatus.DEGENERATE if is_empty or is_zero else InputStatus.LEGAL
+        return InputStatus.DEGENERATE if is_zero or self._is_emptied(inputs) else InputStatus.LEGAL
+
+    def _is_emptied(self, inputs: Inputs) -> bool:
+        return any(not new.numel() and old.numel() for new, old in zip(inputs, self._example, strict=True))

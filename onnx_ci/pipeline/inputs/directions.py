@@ -100,11 +100,13 @@ class Directions:
     # --- values
 
     def values(self) -> Iterator[Direction]:
-        """Floats multiplied and increased, all inputs together and each alone; integers increased, each input alone."""
-        floats = [index for index, tensor in enumerate(self.example) if is_float(tensor)]
+        """Floats multiplied, increased or drawn to an end, all inputs together and each alone; integers increased, each."""
+        floats = [index for index, tensor in enumerate(self.example) if is_float(tensor) and tensor.numel()]
         for indices in [*([floats] if len(floats) > 1 else ()), *([index] for index in floats)]:
             yield Direction(inputs=self._changing(indices, torch.mul), start=1, second=2)
             yield Direction(inputs=self._changing(indices, torch.add), start=0, second=1)
+            yield Direction(inputs=self._changing(indices, lambda old, share: old.lerp(old.max(), share)), start=0, second=1)
+            yield Direction(inputs=self._changing(indices, lambda old, share: old.lerp(old.min(), share)), start=0, second=1)
         for index, tensor in enumerate(self.example):
             if _is_number(tensor):
                 yield Direction(inputs=self._changing([index], torch.add), start=0, second=1, is_integer=True)

@@ -79,7 +79,14 @@ def resized_probes(
 
 
 def _move_alone(name: str, attempts: _Attempts, choices: _Choices) -> SizeRelation | None:
-    """Try other sizes of one variable. If the model accepts only multiples of a number, return that."""
+    """Try other sizes of one variable: all that are listed, or else one that the model accepts, and the smallest.
+
+    If the model accepts only multiples of a number, return that.
+    """
+    for listed in choices.listed(name):
+        attempts.attempt_one(name, listed)
+    if choices.is_listed(name):
+        return None
     multiples = choices.multiples(name)
     size = next((size for size in choices.of_one(name, multiples) if attempts.attempt_one(name, size)), None)
     relation = None
@@ -87,10 +94,9 @@ def _move_alone(name: str, attempts: _Attempts, choices: _Choices) -> SizeRelati
         requires = MultipleOf(number=multiples[size])
         relation = SizeRelation(name=name, requires=requires, refused=attempts.refused(name))
         choices.restrict(name, requires)
-    if not choices.is_listed(name):
-        smallest = choices.smallest()[name]
-        if attempts.attempt_one(name, smallest):
-            attempts.try_others_beside(name, smallest)
+    smallest = choices.smallest()[name]
+    if attempts.attempt_one(name, smallest):
+        attempts.try_others_beside(name, smallest)
     return relation
 
 
@@ -202,6 +208,8 @@ class _Attempts:
 
 # --- the sizes to try -------------------------------------------------------------------------------------------------
 
+MOST_LISTED = 16
+"""How many of the sizes that are declared one by one are tried."""
 _FACTORS = (2, 4, 8, 16, 32)
 """The multiples that a model may need."""
 
@@ -227,6 +235,14 @@ class _Choices:
     def is_listed(self, name: str) -> bool:
         """Whether the sizes of a variable are declared one by one."""
         return isinstance(self._axes.declared.get(name), tuple)
+
+    def listed(self, name: str) -> Sequence[int]:
+        """The sizes that are declared one by one; of many, the ends and some between them."""
+        declared = self._axes.declared.get(name)
+        if not isinstance(declared, tuple) or len(declared) <= MOST_LISTED:
+            return declared if isinstance(declared, tuple) else ()
+        ordered = sorted(declared)
+        return [ordered[number * (len(ordered) - 1) // (MOST_LISTED - 1)] for number in range(MOST_LISTED)]
 
     def restrict(self, name: str, requires: MultipleOf) -> None:
         """From now on, choose among the sizes that the model requires."""
@@ -255,16 +271,13 @@ class _Choices:
 
     def _listed(self) -> dict[str, int]:
         """The first of the sizes that are declared one by one."""
-        return {name: listed[0] for name in self._sizes if isinstance(listed := self._axes.declared.get(name), tuple)}
+        return {name: listed[0] for name in self._sizes if (listed := self.listed(name))}
 
     def of_one(self, name: str, multiples: Iterable[int]) -> Sequence[int]:
         """Sizes for one variable, in the order of trying.
 
         The first is above twice the size and no multiple of it, so that it reveals both a frozen branch and a frozen multiple.
         """
-        declared = self._axes.declared.get(name)
-        if isinstance(declared, tuple):
-            return declared
         size, every = self._sizes[name], self.permitted[name]
         others = (above(every, 2 * size), above(every, size), *multiples, 2 * size, below(every, size), 3 * size, size // 2)
         return [other for other in others if other in every and other != size]

@@ -223,8 +223,10 @@ def _with(value: float, tensor: torch.Tensor, places: torch.Tensor) -> torch.Ten
 
 
 def _masks(example: Inputs, domains: InputDomains) -> Iterator[Variation]:
-    """All masks with true or false everywhere, and in their first row: within their domains, or else degenerate."""
+    """All masks as of padded rows, and with true or false everywhere or in their first row: in their domains, or degenerate."""
     masks = {index for index, domain in domains.items() if isinstance(domain, Mask)}
+    padded = [_padded(tensor) if index in masks else tensor for index, tensor in enumerate(example)]
+    yield Variation(name="masks of padded rows", inputs=domains.legal(padded, example))
     for name, value, is_row in (
         ("masks full", True, False),
         ("masks empty", False, False),
@@ -242,3 +244,13 @@ def _masks(example: Inputs, domains: InputDomains) -> Iterator[Variation]:
         else:
             degenerate = [legal[index] if domains.is_declared(index) else tensor for index, tensor in enumerate(changed)]
             yield Variation(name=name, inputs=degenerate, legality=InputStatus.DEGENERATE)
+
+
+def _padded(mask: torch.Tensor) -> torch.Tensor:
+    """A mask whose rows begin as before and end with the other value, each second row from its middle on."""
+    if not mask.dim() or not mask.numel():
+        return mask
+    first, length = mask.reshape(-1, mask.shape[-1])[:, :1] != 0, mask.shape[-1]
+    padded, last = first.repeat(1, length), (len(first) - 1) % 2
+    padded[last::2, (length + 1) // 2 :] = ~first[last::2]
+    return padded.to(mask.dtype).view(mask.shape)

@@ -31,18 +31,22 @@ from onnx_ci.pipeline.trace.call_places import CallPlaces
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import SourceLine
 
+FAST_PATH = "torch.backends.mha.get_fastpath_enabled"
+"""What torch's own encoder layers ask. The exporters have no fast path."""
 _QUESTIONS: dict[str, dict[str, Callable[[], bool]]] = {
     "torchscript": {
         "torch.onnx.is_in_onnx_export": torch.onnx.is_in_onnx_export,
         "torch.jit.is_tracing": torch.jit.is_tracing,  # type: ignore[attr-defined]
+        FAST_PATH: torch.backends.mha.get_fastpath_enabled,
     },
     "dynamo": {
         "torch.onnx.is_in_onnx_export": torch.onnx.is_in_onnx_export,
         "torch.compiler.is_exporting": torch.compiler.is_exporting,
         "torch.compiler.is_compiling": torch.compiler.is_compiling,
+        FAST_PATH: torch.backends.mha.get_fastpath_enabled,
     },
 }
-"""Functions that are true in an export, by exporter and name."""
+"""Functions that return something else in an export, by exporter and name: all but :data:`FAST_PATH` return true."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +184,8 @@ class _Answers:
 
     def answer(self, name: str, as_usual: Callable[[], bool]) -> bool:
         """Answer a call of the function ``name``, which is ``as_usual`` without the answers."""
-        if is_of_toolchain(sys._getframe(2).f_code.co_filename):  # torch's own code must know where it runs
+        is_of_torch = is_of_toolchain(sys._getframe(2).f_code.co_filename)
+        if is_of_torch and name != FAST_PATH:  # torch's own code must know where it runs
             return as_usual()
         self.questions += 1
         if self.questions > self._count:
@@ -189,7 +194,7 @@ class _Answers:
             place = self._places.now()
             lines = frozenset(source_line(frame.code.co_filename, frame.line) for frame in place.frames)
             self.last = ExportQuestion(function=name, module=place.module, source=place.source, lines=lines)
-        return True
+        return name != FAST_PATH
 
 
 @contextlib.contextmanager

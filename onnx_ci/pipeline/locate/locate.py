@@ -21,7 +21,7 @@ from onnx_ci.pipeline.compare.runtime_run import feeds_of, run_file
 from onnx_ci.pipeline.export.error_lines import line_of_node
 from onnx_ci.pipeline.inputs.probes import Probe, Probes
 from onnx_ci.pipeline.locate.culprits import SourceSites, find_culprits, with_recipe
-from onnx_ci.pipeline.locate.export_questions import ExportQuestion, QuestionedModel
+from onnx_ci.pipeline.locate.export_questions import FAST_PATH, ExportQuestion, QuestionedModel
 from onnx_ci.pipeline.locate.frozen_lines import Replay
 from onnx_ci.pipeline.locate.model_trace import TooLargeError, trace_model
 from onnx_ci.pipeline.locate.optimizer_passes import guilty_passes, is_of_optimizer, with_passes
@@ -47,6 +47,11 @@ _WRITTEN = (
 _ASKED = (
     "The model itself computes this where {}() is true, as in an export, and something else otherwise. Make both ways compute "
     "the same."
+)
+_ON_FAST_PATH = (
+    "Where torch's encoder takes its fast path, it returns 0 for hidden tokens, and an export never takes it. Let the outputs "
+    "not depend on hidden tokens, y.masked_fill(hidden[..., None], 0.0) after the encoder, or build "
+    "nn.TransformerEncoder(…, enable_nested_tensor=False)."
 )
 _IN_NODE = (
     "From the values that the line gets, its node computes others: its operator means something else on this input, or it has "
@@ -429,4 +434,5 @@ def _with_question(finding: Finding, question: ExportQuestion) -> Finding:
         nodes = culprits[0].nodes if culprits else ()
         culprits = (Culprit(nodes=nodes, operators=(question.function,), module=question.module, source=question.source),)
         steps = tuple(dataclasses.replace(each, source=question.source) if each.is_culprit else each for each in steps)
-    return dataclasses.replace(finding, culprits=culprits, steps=steps, remedy=_ASKED.format(question.function))
+    remedy = _ON_FAST_PATH if question.function == FAST_PATH else _ASKED.format(question.function)
+    return dataclasses.replace(finding, culprits=culprits, steps=steps, remedy=remedy)

@@ -55,6 +55,8 @@ class Copies:
         self._converts_on_use = is_large(pristine.model)
         self.try_on_cpu_first = False
         """Whether new inputs are tried on the CPU first: see :meth:`try_on_cpu`."""
+        self.is_watchable = True
+        """Whether the model computes the same, bit for bit, under an :class:`Intervention` that changes nothing."""
 
     def fresh(self, *, has_same_parameters: bool = False) -> Call:
         """A new copy, which the caller may run, change or export.

@@ -255,17 +255,19 @@ def noisy_outputs(limit: DriftLimit, probes: Sequence[Probe], trace: Trace) -> I
     """Outputs whose noise affects more than half of their digits: almost any file would pass a comparison by drift.
 
     A model that seeds itself returns the same on each run, but torch draws other numbers in float64.
-    Of the probes, only the example and the steps of sequences are checked, over which rounding errors can grow.
+    Of the probes, only given inputs and the steps of sequences are checked, over which rounding errors can grow. Others that
+    are too noisy prove nothing, which is said where files are compared.
 
     Args:
         trace: a run on the example.
     """
     if limit.has_tolerance:
         return
-    checked = [probe for probe in probes if probe.name == EXAMPLE or probe.fed]
+    checked = [probe for probe in probes if probe.is_given or probe.fed]
     for position in range(len(checked[0].reference.own)):
         noisy = next((probe for probe in checked if probe.reference.is_noisy(position)), None)
         if noisy is not None:
+            where = "" if noisy.name == EXAMPLE else f" on {noisy.name!r}"
             output, noise = noisy.reference.own[position], noisy.reference.noise[position]
             largest = largest_value(output)
             drawing = lines_that_draw(trace)
@@ -276,7 +278,7 @@ def noisy_outputs(limit: DriftLimit, probes: Sequence[Probe], trace: Trace) -> I
             yield finding(
                 "vacuous",
                 f"output {position} of the model differs by {noise:.2g} between {dtype_name(output)} and float64, and its "
-                f"largest value is {largest:.2g}: too noisy to compare by drift{f' on {noisy.name!r}' if noisy.fed else ''}",
+                f"largest value is {largest:.2g}: too noisy to compare by drift{where}",
                 remedy=_DRAWN if drawing else remedy,
                 source=drawing[0] if drawing else None,
                 details={"noise": noise, "max_abs": largest},

@@ -66,7 +66,7 @@ from onnx_ci.pipeline.prepare.findings import (
     without_float64,
 )
 from onnx_ci.pipeline.prepare.observability import NoGradientsError, Observability, affect_outputs, observe
-from onnx_ci.pipeline.prepare.side_effects import SideEffects, differ, find_kept_sizes, find_side_effects
+from onnx_ci.pipeline.prepare.side_effects import SideEffects, differ, find_kept_sizes, find_side_effects, is_same_watched
 from onnx_ci.pipeline.reference.random_samples import random_reference
 from onnx_ci.pipeline.reference.reference import make_reference
 from onnx_ci.pipeline.reference.runtime_rounding import with_runtime_rounding
@@ -125,15 +125,11 @@ def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
     with builder.exact_arithmetic():
         copies = _built(builder, timings)
         task = replace(task, recipe=completed(task.recipe, copies.pristine))
-        first = _first_run(copies, task, timings)
+        tracer = Tracer(copies)
+        first = _first_run(copies, tracer, task, timings)
         with timed("sketch", timings):
             weights_sketch = sketch(weights_of(copies.pristine.model))
-        tracer, effects = Tracer(copies), SideEffects()
-        if not task.is_quick and not task.recipe.nondeterministic:
-            with timed("side-effects", timings):
-                effects = find_side_effects(copies, tracer, first.example, training=task.recipe.training)
-        if effects.can_share:  # all further runs share one copy
-            copies.share()
+        effects = first.effects
         probes, untaken_branches, of_inputs = _probes(copies, tracer, first, effects, task, timings, builder.exact_arithmetic)
         observability, of_observability = _observability(copies, copies.release(), probes.all, task, timings)
     findings = (
@@ -249,10 +245,11 @@ class _FirstRun:
     signature: CallSignature
     example: Probe
     cpu_outputs: Outputs | None
+    effects: SideEffects
 
 
-def _first_run(copies: Copies, task: CellTask, timings: dict[str, float]) -> _FirstRun:
-    """Run the model on its example, and compute the reference.
+def _first_run(copies: Copies, tracer: Tracer, task: CellTask, timings: dict[str, float]) -> _FirstRun:
+    """Run the model on its example, find out what that changes, and compute the reference.
 
     Raises:
         PrepareError: the model fails, or returns what cannot be exported.
@@ -266,22 +263,31 @@ def _first_run(copies: Copies, task: CellTask, timings: dict[str, float]) -> _Fi
         check_outputs(result, outputs, recipe)
         check_parameters(copies.pristine, outputs)
         axes = declared_axes(named, copies.pristine, tensors, outputs)
-        reference = random_reference(copies, outputs) if recipe.nondeterministic else make_reference(copies, outputs)
-        as_runtimes = functools.cache(functools.partial(with_runtime_rounding, copies, reference))
-        refinements = () if recipe.nondeterministic else (as_runtimes,)
-        example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=reference, refinements=refinements, is_given=True)
         cpu_outputs = None
         if task.cell.device != "cpu":
             # A model may only support its device, and moving it can raise anything.
             with contextlib.suppress(Exception), exact_arithmetic():
                 cpu_outputs = run(copies.on_cpu())
         copies.try_on_cpu_first = cpu_outputs is not None
+    effects = SideEffects()
+    if not task.is_quick and not recipe.nondeterministic:
+        with timed("side-effects", timings):
+            effects = find_side_effects(copies, tracer, on_cpu(tensors), outputs, training=recipe.training)
+            if effects.can_share:  # all further runs share one copy
+                copies.share()
+            copies.is_watchable = effects.is_exact or is_same_watched(copies)
+    with timed("reference", timings):
+        reference = random_reference(copies, outputs) if recipe.nondeterministic else make_reference(copies, outputs)
+        as_runtimes = functools.cache(functools.partial(with_runtime_rounding, copies, reference))
+        refinements = () if recipe.nondeterministic else (as_runtimes,)
+        example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=reference, refinements=refinements, is_given=True)
     return _FirstRun(
         result=result,
         axes=axes,
         signature=_signature(_input_names(named, tensors), copies.pristine, axes, result),
         example=example,
         cpu_outputs=cpu_outputs,
+        effects=effects,
     )
 
 

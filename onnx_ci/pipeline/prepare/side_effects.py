@@ -16,7 +16,8 @@ from onnx_ci.pipeline.model.call import Call, PrepareError, bound_arguments, wit
 from onnx_ci.pipeline.model.containers import Path, name_of, named_leaves
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.module import numbers_of
-from onnx_ci.pipeline.model.running import flatten_outputs, run
+from onnx_ci.pipeline.model.operators import Intervention
+from onnx_ci.pipeline.model.running import flatten_outputs, force_eager, run
 from onnx_ci.pipeline.model.tensors import Outputs, has_noise, has_same_values, same_shapes
 from onnx_ci.pipeline.prepare.state_lines import first_difference, lines_that_change_state, lines_that_draw
 from onnx_ci.pipeline.trace.recorder import Tracer
@@ -87,6 +88,8 @@ class SideEffects:
     """Whether one copy can serve for all runs: none affects a later one."""
     trace: Trace | None = None
     """A run on the example, if it is like the first one."""
+    is_exact: bool = False
+    """Whether that run returned the same, bit for bit."""
 
 
 _NOT_DRAWN_BY_TORCH = (
@@ -95,13 +98,19 @@ _NOT_DRAWN_BY_TORCH = (
 )
 
 
-def find_side_effects(copies: Copies, tracer: Tracer, example: Probe, *, training: bool) -> SideEffects:
+def find_side_effects(
+    copies: Copies, tracer: Tracer, inputs: Sequence[torch.Tensor], own: Outputs, *, training: bool
+) -> SideEffects:
     """Run a fresh copy on other inputs, then on the example with another seed.
 
     A model that returns the same then keeps nothing that matters, not even of its first input, and draws nothing, so two runs
     suffice; the last one is recorded. A model that overwrites its inputs but returns the same for the same values has no state.
+
+    Args:
+        inputs: the example.
+        own: what the first run returned for it.
     """
-    others, copy = _other_inputs(copies, example.inputs), copies.used
+    others, copy = _other_inputs(copies, inputs), copies.used
     if others is not None:
         copy = copies.fresh()
         try:
@@ -111,19 +120,25 @@ def find_side_effects(copies: Copies, tracer: Tracer, example: Probe, *, trainin
     again = with_own_inputs(copy)
     given = named_leaves(bound_arguments(again))
     trace, result = tracer.record(again, seed=OTHER_SEED)
-    if not trace.is_accepted or differ(flatten_outputs(result), example.reference.own):
-        return _explained(copies, tracer, example, others, training=training)
+    outputs = flatten_outputs(result) if trace.is_accepted else ()
+    if differ(outputs, own):
+        return _explained(copies, tracer, own, others, training=training, is_recorded=trace.is_accepted)
     changed = describe_changes(again.model, copies.pristine.model)
     findings = [*_overwrites(given, copies.pristine)] if not changed else [_changed(changed)]
     can_share, usable = others is not None and not changed, None if tracer.must_repeat else trace
-    return SideEffects(findings=() if training else findings, changed=changed, can_share=can_share, trace=usable)
+    return SideEffects(
+        findings=() if training else findings,
+        changed=changed,
+        can_share=can_share,
+        trace=usable,
+        is_exact=_are_same(outputs, own),
+    )
 
 
 def _explained(
-    copies: Copies, tracer: Tracer, example: Probe, others: Sequence[torch.Tensor] | None, *, training: bool
+    copies: Copies, tracer: Tracer, own: Outputs, others: Sequence[torch.Tensor] | None, *, training: bool, is_recorded: bool
 ) -> SideEffects:
     """Why a later run has returned something else: by runs that are not recorded, because recording can be the reason."""
-    own = example.reference.own
     if differ(run(copies.fresh(), seed=OTHER_SEED), own):
         message = "a fresh copy of the model returns different outputs"
         first, other = (tracer.record(copies.fresh(), seed=seed)[0] for seed in (0, OTHER_SEED))
@@ -144,9 +159,36 @@ def _explained(
         return SideEffects(changed=changed)
     if repeats and not (others is not None and differ(_after(copies.fresh(), others), own)):
         findings = [_changed(changed)] if changed else [*_overwrites(given, copies.pristine)]
+        message = _OTHERWISE_RECORDED if is_recorded else _NOT_RECORDED
+        findings.append(finding("untaken-branch", message, severity=Severity.NOTE, remedy=_PLAIN_REFERENCE))
         return SideEffects(findings=findings, changed=changed, can_share=others is not None and not changed)
     later = "a run after one on other inputs" if repeats else "the next run"
     return SideEffects(findings=[_impure(changed, later, copies, tracer)], changed=changed)
+
+
+_OTHERWISE_RECORDED = (
+    "the model computes something else while its calls are recorded, as torch's encoder layers do: branches and indices are "
+    "looked for in what it computes then"
+)
+_NOT_RECORDED = "the model fails while its calls are recorded: branches and indices are not looked for"
+_PLAIN_REFERENCE = "No action is needed: files are compared with runs that are not recorded."
+
+
+def is_same_watched(copies: Copies) -> bool:
+    """Whether a model returns the same, bit for bit, under an intervention that changes nothing.
+
+    It is also true of a model that never returns the same bits, or cannot run without torch.compile.
+    """
+    with force_eager(), contextlib.suppress(PrepareError):
+        plain, watched = run(copies.running()), None
+        with contextlib.suppress(PrepareError), Intervention():
+            watched = run(copies.running())
+        return (watched is not None and _are_same(watched, plain)) or not _are_same(run(copies.running()), plain)
+    return True
+
+
+def _are_same(outputs: Outputs, others: Outputs) -> bool:
+    return same_shapes(outputs, others) and all(map(has_same_values, outputs, others))
 
 
 def _after(fresh: Call, others: Sequence[torch.Tensor]) -> Outputs:

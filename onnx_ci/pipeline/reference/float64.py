@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from onnx_ci.pipeline.model.call import Call, PrepareError
 from onnx_ci.pipeline.model.copies import Copies
@@ -31,7 +30,8 @@ def run_in_float64(
 ) -> tuple[Outputs | None, float]:
     """The outputs in float64, or ``None`` if the model cannot run in float64 or returns other shapes.
 
-    The second value is the machine epsilon of the coarsest type that the model casts to, or 0.
+    The second value is the machine epsilon of the coarsest type that the model casts to, or 0. In a model that computes
+    something else where its operators are watched, its own casts are neither seen nor replaced.
 
     Args:
         within: gets the call, which it may change, and returns the context in which the call runs. It is called again if a
@@ -41,12 +41,15 @@ def run_in_float64(
     """
     tensors = _tensors_of(copies.pristine)
     device_type = next((tensor.device.type for tensor in tensors), "cpu")
-    mode, autocast = _KeepFloat64(coarsest_eps(copies.pristine)), _WatchAutocast(device_type)
+    mode = _KeepFloat64(coarsest_eps(copies.pristine), device_type)
     default_dtype = torch.get_default_dtype()
+    watching = (_autocast_reported_to(mode), mode) if copies.is_watchable else ()
     try:
         with copies.in_float64(inputs) as call:  # before the default type changes: it may rebuild the model
             torch.set_default_dtype(torch.float64)
-            with force_eager(), autocast, mode, within(call), decisions.replayed() if decisions else contextlib.nullcontext():
+            with contextlib.ExitStack() as stack:
+                for context in (force_eager(), *watching, within(call), *((decisions.replayed(),) if decisions else ())):
+                    stack.enter_context(context)
                 outputs = run(call)
             exact: Outputs | None = outputs if same_shapes(outputs, own) else None
     except Exception:  # the model, and converting it to another type, can raise anything
@@ -57,7 +60,7 @@ def run_in_float64(
     pairs = [(a, b) for a, b in zip(exact or (), own, strict=False) if has_noise(b)]
     if (exact is None or any(bool((a.isnan() & ~b.isnan()).any()) for a, b in pairs)) and copies.convert_at_once():
         return run_in_float64(copies, own, inputs, within, decisions)
-    return exact, max(mode.coarser, autocast.coarser)
+    return exact, mode.coarser
 
 
 def run_within(
@@ -90,9 +93,9 @@ class _KeepFloat64(Intervention):
     that is coarser than the model's own is part of the model and is kept.
     """
 
-    def __init__(self, coarsest: float) -> None:
+    def __init__(self, coarsest: float, device_type: str) -> None:
         super().__init__()
-        self._coarsest = coarsest
+        self._coarsest, self.device_type = coarsest, device_type
         self.coarser = 0.0
         """The machine epsilon of the half-precision type that the model casts to; 0 if it does not."""
 
@@ -112,23 +115,25 @@ class _KeepFloat64(Intervention):
         return value
 
 
-class _WatchAutocast(TorchFunctionMode):
-    """Notes the half-precision type to which ``torch.autocast`` casts. It leaves float64 as it is, so no operator shows it.
+@contextlib.contextmanager
+def _autocast_reported_to(mode: _KeepFloat64) -> Iterator[None]:
+    """Report the half-precision type to which ``torch.autocast`` casts. It leaves float64 as it is, so no operator shows it.
 
-    Where an :class:`Intervention` is asked, autocast has done its part, and torch says that it is not enabled. A recorder could
-    see it, but a reference is computed before a run is recorded, and for most inputs none is.
+    A mode for the functions of torch would see it, too, but torch's own layers compute other values under one.
     """
+    as_usual = torch.autocast.__enter__
 
-    def __init__(self, device_type: str) -> None:
-        super().__init__()
-        self._device_type = device_type
-        self.coarser = 0.0
-        """The machine epsilon of that type; 0 if the model does not use autocast where it runs."""
+    def reporting(self: torch.autocast) -> Any:
+        entered = as_usual(self)  # type: ignore[no-untyped-call]
+        if torch.is_autocast_enabled(mode.device_type):
+            mode.coarser = max(mode.coarser, torch.finfo(torch.get_autocast_dtype(mode.device_type)).eps)
+        return entered
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.is_autocast_enabled(self._device_type):
-            self.coarser = max(self.coarser, torch.finfo(torch.get_autocast_dtype(self._device_type)).eps)
-        return func(*args, **(kwargs or {}))
+    torch.autocast.__enter__ = reporting  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.autocast.__enter__ = as_usual  # type: ignore[method-assign]
 
 
 def coarsest_eps(call: Call) -> float:

@@ -71,6 +71,14 @@ class Reference:
         """Whether an output is: almost any file would pass a comparison in units of its noise."""
         return any(map(self.is_noisy, range(len(self.own))))
 
+    @property
+    def is_comparable(self) -> bool:
+        """Whether an output has finite numbers, and its noise is not as large as these."""
+        return any(
+            bool(is_finite(own).any()) and not (has_noise(own) and 0 < largest_value(own) <= noise)
+            for own, noise in zip(self.own, self.noise, strict=True)
+        )
+
     def noise_of_elements(self, position: int) -> torch.Tensor:
         """The noise of each element of an output."""
         own = self.own[position]
@@ -238,23 +246,27 @@ def quantized_reference(
     return lowered_reference(lowered, moved, precision, share=_JITTERED_SHARE)
 
 
-def with_noise_of(like: Reference, simulated: Sequence[Outputs | None], method: str) -> Reference:
+def with_noise_of(
+    like: Reference, simulated: Sequence[Outputs | None], method: str, *, unrounded: Outputs | None = None
+) -> Reference:
     """``like`` with the noise of runs in float64 in which something is rounded as in the file.
 
     Args:
         simulated: the outputs of these runs; ``None`` for one that failed.
+        unrounded: the outputs of such a run in which nothing is rounded, if they are not those of ``like``.
     """
+    exact = like.exact if unrounded is None else unrounded
     noise, stable, channels = list(like.noise), list(like.stable), list(like.channels)
     for outputs in simulated:
         for position, output in enumerate(outputs or ()):
             own = like.own[position]
             if has_noise(own):
-                difference = output.double() - like.exact[position].double()
+                difference = output.double() - exact[position].double()
                 noise[position] = max(noise[position], largest_value(difference))
                 if channels and (of_channels := channels[position]) is not None:
                     channels[position] = of_channels.at_least(largest_of_channels(difference, of_channels.axis))
             else:
-                stable[position] = stable[position] & (output.to(own.dtype) == own)
+                stable[position] = stable[position] & (output.to(own.dtype) == exact[position].to(own.dtype))
     return replace(like, noise=tuple(noise), stable=tuple(stable), channels=tuple(channels), method=method)
 
 

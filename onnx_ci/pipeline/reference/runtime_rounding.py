@@ -11,6 +11,7 @@ This takes one more run, so it is measured only if a cell fails without it (``Pr
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -53,7 +54,11 @@ def with_runtime_rounding(copies: Copies, like: Reference, inputs: Sequence[torc
 
     with in_small_operators():
         outputs = run_within(copies, like.own, inputs, within, like.decisions)
-    return with_noise_of(like, [outputs], METHOD) if outputs is not None and modes[-1].has_rounded else like
+        if outputs is None or not modes[-1].has_rounded:
+            return like
+        # In small operators, torch's encoder computes something else for hidden tokens: that is no rounding.
+        unrounded = run_within(copies, like.own, inputs, contextlib.nullcontext, like.decisions)
+    return with_noise_of(like, [outputs], METHOD, unrounded=unrounded)
 
 
 class _AsRuntimes(Intervention):

@@ -331,9 +331,9 @@ class Recorder:
             self._note(Decision(outcome, comparison, tested, place=place))
         return outcome
 
-    def compared(self, outcome: bool, gap: float, total: float, *, by_sizes: bool) -> bool:
+    def compared(self, outcome: bool, gap: float, total: float, *, by_sizes: bool, period: float) -> bool:
         """Record what a tracked number has just decided."""
-        place, comparison = self._places.now(), Comparison((_finite(gap),), _finite(total))
+        place, comparison = self._places.now(), Comparison((_finite(gap),), _finite(total), _finite(period))
         outcome = self._answered(Kind.DECISION, outcome, place)
         self._note(Decision(outcome, comparison, by_sizes=by_sizes, place=place))
         return outcome

@@ -146,8 +146,10 @@ class Comparison(NamedTuple):
     """Of a comparison, the left minus the right side, which crosses zero where the outcome changes: the lowest and the
     highest, if tensors were compared. Empty for other tests, such as ``isnan``."""
     total: float
-    """A number that changes with what was compared or tested: the sum of all gaps, or of the tensors that were tested. Of a
-    remainder, the number that was divided counts, too."""
+    """A number that changes with what was compared or tested: the sum of all gaps, or of the tensors that were tested. Numbers
+    that were divided count, too."""
+    period: float = 0.0
+    """The number by which what is compared was divided, so that many sizes decide alike; 0 if it was not."""
 
 
 @dataclass(frozen=True, slots=True)

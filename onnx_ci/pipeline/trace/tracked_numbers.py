@@ -24,13 +24,14 @@ from torch.utils import _pytree as pytree
 class Listener(Protocol):
     """What tracked numbers report to."""
 
-    def compared(self, outcome: bool, gap: float, total: float, *, by_sizes: bool) -> bool:
+    def compared(self, outcome: bool, gap: float, total: float, *, by_sizes: bool, period: float) -> bool:
         """A number was compared, or tested for being zero. The outcome that the code gets is what this returns.
 
         Args:
             gap: the left minus the right side.
-            total: a number that changes with what was compared: the gap and, of a remainder, the number that was divided.
+            total: a number that changes with what was compared: the gap, and the numbers that were divided.
             by_sizes: whether the numbers depend on sizes alone, not on the values of tensors.
+            period: the number by which they were divided; 0 if they were not.
         """
 
     def converted(self, value: Any, function: str) -> Any:
@@ -62,7 +63,9 @@ class _Tracked:
     plain: Any
     """The number itself."""
     divided: float = 0.0
-    """The divided number of the remainder from which it is computed: many sizes have the same remainder."""
+    """The divided number from which it is computed: many sizes have the same quotient or remainder."""
+    period: float = 0.0
+    """The number by which it was divided, one time after another: 16 for ``size % 16`` and for ``size // 4 % 4``."""
 
     def __bool__(self) -> bool:
         return _reported(bool(self.plain), float(self.plain), self)
@@ -103,20 +106,21 @@ class TrackedFloat(_Tracked, float):
 _TRACKED_CLASSES: Mapping[type, Callable[[Any], _Tracked]] = {int: TrackedInt, float: TrackedFloat}
 
 
-def tracked(value: Any, *, by_sizes: bool, divided: float = 0.0) -> Any:
+def tracked(value: Any, *, by_sizes: bool, divided: float = 0.0, period: float = 0.0) -> Any:
     """``value``, tracked if it is an int or a float; a bool is not."""
     tracked_class = _TRACKED_CLASSES.get(type(value))
     if tracked_class is None:
         return value
     number = tracked_class(value)
-    number.by_sizes, number.divided = by_sizes, divided
+    number.by_sizes, number.divided, number.period = by_sizes, divided, period
     return number
 
 
 def _reported(outcome: bool, gap: float, *operands: Any) -> bool:
     if _listener is None:
         return outcome
-    return _listener.compared(outcome, gap, gap + _divided(operands), by_sizes=_are_sizes(operands))
+    total = gap + _divided(operands)
+    return _listener.compared(outcome, gap, total, by_sizes=_are_sizes(operands), period=_period(operands))
 
 
 def _converted(value: Any, function: str) -> Any:
@@ -130,6 +134,10 @@ def _are_sizes(operands: Collection[Any]) -> bool:
 
 def _divided(operands: Collection[Any]) -> float:
     return sum(operand.divided for operand in operands if isinstance(operand, _Tracked))
+
+
+def _period(operands: Collection[Any]) -> float:
+    return max((operand.period for operand in operands if isinstance(operand, _Tracked)), default=0.0)
 
 
 def plain_number(value: Any) -> Any:
@@ -155,13 +163,18 @@ def _arithmetic(compute: Callable[..., Any], *, is_reflected: bool = False, is_c
         if None in numbers:
             return NotImplemented
         by_sizes = _are_sizes([self, *operands])
-        divided = _divided([self, *operands]) + (self.plain if compute is operator.mod and not is_reflected else 0)
+        divided, period = _divided([self, *operands]), _period([self, *operands])
+        if compute in _DIVISIONS and not is_reflected:
+            divided, period = divided + self.plain, max(period, 1) * abs(numbers[0])
         result = compute(*numbers, self.plain) if is_reflected else compute(self.plain, *numbers)
         result = _converted(result, compute.__name__) if is_conversion else result
-        return pytree.tree_map(lambda value: tracked(value, by_sizes=by_sizes, divided=divided), result)
+        return pytree.tree_map(lambda value: tracked(value, by_sizes=by_sizes, divided=divided, period=period), result)
 
     return method
 
+
+_DIVISIONS = frozenset({operator.mod, operator.floordiv, operator.truediv, divmod})
+"""After these, many sizes may give the same number."""
 
 for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
     for _class in (TrackedInt, TrackedFloat):  # whose bases define comparisons, and are asked before their common base
@@ -200,7 +213,7 @@ def _converting_class(original: type) -> type:
     def convert(_class: type, *args: Any, **keywords: Any) -> Any:
         value, source = original(*args, **keywords), args[0] if args else None
         if isinstance(source, _Tracked):
-            return tracked(value, by_sizes=source.by_sizes)
+            return tracked(value, by_sizes=source.by_sizes, period=source.period)
         if isinstance(source, torch.Tensor):
             return tracked(value, by_sizes=False)
         return _converted(value, original.__name__)  # ``int(0.5 * x.shape[0])`` converts a number that is not tracked

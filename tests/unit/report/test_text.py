@@ -18,6 +18,7 @@ from onnx_ci.report.merge import merge
 from onnx_ci.report.text import (
     conclusion_lines,
     describe_exclusions,
+    describe_inputs_compared,
     describe_outcome,
     describe_result,
     detail_lines,
@@ -382,6 +383,21 @@ def test_the_detail_lines_of_a_result_are_its_notes_times_and_log():
         "    no-float64 (note): a note", "    1.75 s: export 1.25, run 0.50", "    | said", "    | much"
     ]  # fmt: skip
     assert detail_lines(failed()) == []  # what it was found guilty of is told already
+
+
+def test_the_inputs_that_prove_nothing_are_told_with_the_reason_beside_those_that_do():
+    outputs = (
+        drift(),
+        drift(name="z", unproven="too noisy"),
+        drift(probe="n=1", unproven="nothing finite"),
+        drift(probe="floats large", unproven="too noisy"),
+        drift(probe="fresh"),
+    )
+    assert describe_inputs_compared(dataclasses.replace(passed(), outputs=outputs)) == (
+        "2 inputs; nothing is proved on 'n=1' (nothing finite) and 'floats large' (too noisy)"
+    )
+    assert describe_inputs_compared(dataclasses.replace(passed(), outputs=outputs[:2])) == "1 input"
+    assert describe_inputs_compared(dataclasses.replace(passed(), outputs=())) == ""
 
 
 def test_what_is_said_of_several_lines_is_said_once():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from toolbox.cells import recipe_of, rules, run_one, task
@@ -178,13 +180,49 @@ def test_an_output_that_has_the_declared_size_on_the_example_only_is_told():
         (range(8, 65, 8), ["n=24", "n=40", "n=8"]),
         (range(10, 21, 5), ["n=20", "n=10"]),
         (range(64, 7, -8), ["n=24", "n=40", "n=8"]),
-        ((24, 56), ["n=24"]),
+        ((24, 56), ["n=24", "n=56"]),
         (24, ["n=24"]),
     ],
 )
 def test_sizes_are_chosen_among_those_that_are_declared(sizes, expected):
     prepared = make(doubled, torch.randn(16), input_names=["x"], dynamic_axes={"x": {0: "n"}}, dynamic_sizes={"n": sizes})
     assert moved(prepared) == expected
+
+
+def test_of_many_listed_sizes_the_ends_and_some_between_them_are_tried():
+    sizes = tuple(range(120, 20, -1))
+    prepared = make(doubled, torch.randn(16), input_names=["x"], dynamic_axes={"x": {0: "n"}}, dynamic_sizes={"n": sizes})
+    tried = sorted(int(name.removeprefix("n=")) for name in moved(prepared))
+    assert (len(tried), tried[0], tried[-1]) == (16, 21, 120)
+    assert max(larger - smaller for smaller, larger in itertools.pairwise(tried)) <= 8
+
+
+def test_a_branch_that_only_a_later_one_of_the_listed_sizes_takes_is_compared():
+    def prepared(sizes):
+        return make(
+            lambda x: x[:, ::2] if x.shape[1] <= 8 else x,
+            torch.randn(2, 6),
+            input_names=["x"],
+            output_names=["y"],
+            dynamic_axes={"x": {1: "n"}, "y": {1: "half"}},
+            dynamic_sizes={"n": sizes},
+        )
+
+    assert {probe.name for probe in prepared((4, 16)).probes.all} >= {"n=4", "n=16"}
+    # Below the example's size, too, it shows that sizes decide: the other side is sought.
+    assert any(probe.name.startswith("branch at") for probe in prepared((4,)).probes.all)
+
+
+def test_an_output_that_has_another_size_at_one_of_the_listed_sizes_is_not_constant():
+    prepared = make(
+        lambda x: x[:, ::2],
+        torch.randn(2, 10),
+        input_names=["x"],
+        output_names=["y"],
+        dynamic_axes={"x": {1: "n"}, "y": {1: "half"}},
+        dynamic_sizes={"n": (9, 12)},
+    )
+    assert not prepared.findings
 
 
 def test_a_multiple_of_the_sizes_of_a_variable_holds_within_expressions():

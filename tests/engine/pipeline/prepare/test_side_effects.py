@@ -9,6 +9,7 @@ import pytest
 import torch
 from toolbox.cells import Function, recipe_of, rules, task
 from torch import nn
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode  # has no public name
 
 import onnx_ci
 from onnx_ci import Severity, Status
@@ -241,3 +242,45 @@ def test_what_changes_between_runs_outside_of_modules_has_the_line_that_uses_it(
     (found,) = (each for each in result.findings if each.rule == rule)
     assert (result.status, found.severity) == (Status.FAILED, Severity.ERROR)
     assert found.source.text.endswith(comment)
+
+
+# --- what watches a model must not change it
+
+
+def under_functions(x):
+    return x.exp() * (2 if torch.overrides.has_torch_function((x,)) else 3)
+
+
+def under_operators(x):
+    return x.exp() * (2 if is_in_torch_dispatch_mode() else 3)
+
+
+def of_plain_sizes(x):
+    return x.exp() * (3 if type(x.shape[0]) is int else 2)
+
+
+def of_plain_numbers(x):
+    return x.exp() * (3 if type(x.numel()) is int else 2)
+
+
+def on_a_fast_path(x):
+    return x.exp() * (3 if torch.backends.mha.get_fastpath_enabled() else 2)
+
+
+@pytest.mark.parametrize("function", [under_functions, under_operators, of_plain_sizes, of_plain_numbers, on_a_fast_path])
+def test_the_reference_is_what_the_model_computes_when_nothing_watches_it(function):
+    x = torch.randn(5, 8)
+    prepared = prepare(task(recipe_of(function, x, **ROWS)))
+    for probe in prepared.probes.all:
+        if probe.name in ("example", "rows=1", "fresh"):
+            expected = probe.inputs[0].double().exp() * 3
+            assert torch.allclose(probe.reference.exact[0], expected, rtol=1e-6)
+            assert probe.reference.noise[0] < 1e-5 * expected.max()
+    (note,) = [each for each in prepared.findings if "while its calls are recorded" in each.message]
+    assert note.severity is Severity.NOTE
+
+
+def test_a_model_that_its_watchers_leave_alone_gets_no_note():
+    attention = nn.MultiheadAttention(8, 2, batch_first=True)
+    prepared = prepare(task(recipe_of(lambda x: attention(x, x, x)[0].exp(), torch.randn(5, 3, 8), **ROWS)))
+    assert not [each for each in prepared.findings if "recorded" in each.message]

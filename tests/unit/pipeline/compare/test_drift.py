@@ -1,4 +1,4 @@
-"""Cosine, SQNR and the top class, with ties told apart."""
+"""Cosine, SQNR and the top class, with ties told apart; and whether a comparison proves anything."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import math
 import pytest
 import torch
 
-from onnx_ci.pipeline.compare.drift import agreement, similarity
+from onnx_ci.matrix.drift_limit import DriftLimit
+from onnx_ci.pipeline.compare.drift import agreement, compare, similarity
+from onnx_ci.pipeline.inputs.probes import Probe
+from onnx_ci.pipeline.reference.reference import Reference
 
 
 def alike(got, exact, noise=0.1):
@@ -41,3 +44,34 @@ def test_integers_agree_where_they_do_not_depend_on_rounding():
     found = agreement(torch.tensor([True, False, False]), torch.tensor([True, True, False]))
     assert (found.cosine, found.sqnr, found.agreement, found.ties) == (None, None, 0.5, 1)
     assert found.in_words == "equal in 50%, 1 tie left out"
+
+
+# --- what a comparison proves
+
+
+def compared(own, exact, noise, got, *, limit=16.0, **tolerance):
+    own, exact = torch.tensor(own), torch.tensor(exact).double()
+    reference = Reference(
+        own=(own,),
+        exact=(exact,),
+        noise=(noise,),
+        stable=(torch.ones(own.shape, dtype=torch.bool),),
+        eps=1e-7,
+        method="float64",
+    )
+    probe = Probe(name="floats large", inputs=(), reference=reference)
+    (output,) = compare(["y"], [torch.tensor(got)], probe, DriftLimit(default=limit, **tolerance)).outputs
+    return output
+
+
+def test_where_zeros_would_pass_nothing_is_proved():
+    assert compared([1.0, -0.5], [1.0, -0.5], 0.1, [0.2, 0.3]).unproven == "too noisy"
+    assert compared([1.0, -0.5], [1.0, -0.5], 0.05, [0.9, -0.5]).unproven == ""
+    assert compared([0.0, 0.0], [0.0, 0.0], 0.1, [0.0, 0.0]).unproven == ""
+    assert compared([1.0, -0.5], [1.0, -0.5], 0.1, [1.0, -0.5], rtol=1e-3).unproven == ""
+
+
+def test_where_nothing_is_finite_nothing_is_proved():
+    nan = math.nan
+    assert compared([nan, nan], [nan, nan], 0.1, [nan, nan]).unproven == "nothing finite"
+    assert compared([nan, 1.0], [nan, 1.0], 1e-7, [nan, 1.0]).unproven == ""

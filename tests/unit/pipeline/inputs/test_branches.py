@@ -69,6 +69,37 @@ def test_values_are_found_that_take_the_other_side(function, takes_it):
     assert not untaken
 
 
+def bright(x):
+    """Neither multiples of a picture nor brighter ones decide otherwise; a white one does, and so does an empty one."""
+    total = (1 - 2 * torch.exp(-((x * 6 - 6) ** 2))).sum()
+    return x * 2 if total > 0 else x / 10
+
+
+def dark(x):
+    total = (1 - 2 * torch.exp(-((x * 6 - 1) ** 2))).sum()
+    return x * 2 if total > 0 else x / 10
+
+
+@pytest.mark.parametrize(("function", "value"), [(bright, 1.0), (dark, 0.1)])
+def test_a_picture_of_its_largest_or_smallest_number_takes_the_other_side(function, value):
+    picture = torch.tensor([[0.1, 1.0, 0.5, 0.6], [0.5, 0.5, 0.4, 0.7]])
+    (probe,), untaken = branches_of(function, picture)
+    assert probe.inputs[0].shape == picture.shape
+    assert (probe.inputs[0] - value).abs().max() < 0.4
+    assert not untaken
+
+
+def nothing_beyond(x):
+    return x * 2 if x.abs().max() < 1e6 else x / 0 - x / 0
+
+
+@pytest.mark.parametrize("function", [nothing_beyond, lambda x: x * 2 if x.tanh().abs().sum() > -1e-9 * len(x) else x / 10])
+def test_inputs_on_which_all_is_nan_or_empty_take_no_side(function):
+    probes, (untaken,) = branches_of(function)
+    assert probes == []
+    assert untaken.outcome
+
+
 def more_rows(x):
     if x.shape[0] > 100:
         return x / 10
@@ -115,6 +146,41 @@ def test_a_size_is_found_at_which_the_remainder_after_a_stride_is_another_one(fu
     (probe,), untaken = branches_of(function, torch.randn(8, 4))
     assert probe.inputs[0].shape[0] // 4 % 2 == 1
     assert not untaken
+
+
+HALVED = {
+    "remainder": lambda n: n % 16 == 0,
+    "another remainder": lambda n: n % 16 == 3,
+    "remainders from one on": lambda n: n % 16 > 12,
+    "of twice the size": lambda n: 2 * n % 64 == 0,
+    "up to the next multiple": lambda n: -n % 32 == 0,
+    "quotient and remainder": lambda n: divmod(n, 24)[1] == 0,
+    "rounded down": lambda n: n // 16 * 16 == n,
+    "rounded up": lambda n: math.ceil(n / 16) * 16 == n,
+    "as a float": lambda n: (n / 32).is_integer(),
+    "of a quotient": lambda n: n // 2 % 8 == 7,
+    "quotient": lambda n: n // 16 >= 4,
+    "quotient of a quotient": lambda n: n // 2 // 8 == 4,
+}
+
+
+@pytest.mark.parametrize("is_halved", HALVED.values(), ids=HALVED)
+@pytest.mark.parametrize("rows", [5, 21])
+def test_a_size_is_found_at_which_what_was_divided_decides_otherwise(is_halved, rows):
+    (probe,), untaken = branches_of(lambda x: x / 2 if is_halved(x.shape[0]) else x * 2, torch.randn(rows, 4))
+    assert is_halved(probe.inputs[0].shape[0])
+    assert probe.inputs[0].numel()
+    assert not untaken
+
+
+def refuses_multiples(x):
+    if x.shape[0] % 16 == 0:
+        return x.reshape(3, -1)[:0].amax(0)  # raises
+    return x * 2
+
+
+def test_sizes_of_the_other_side_that_the_model_rejects_are_no_inputs():
+    assert branches_of(refuses_multiples, torch.randn(5, 4)) == ([], ())
 
 
 def always_even(x):

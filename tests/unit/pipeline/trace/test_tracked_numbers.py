@@ -19,10 +19,11 @@ comparisons = st.sampled_from([operator.lt, operator.le, operator.gt, operator.g
 
 class Listener:
     def __init__(self):
-        self.heard = []
+        self.heard, self.periods = [], []
 
-    def compared(self, outcome, gap, total, *, by_sizes):
+    def compared(self, outcome, gap, total, *, by_sizes, period):
         self.heard.append((outcome, gap, by_sizes))
+        self.periods.append(period)
         return outcome
 
     def converted(self, value, function):
@@ -61,6 +62,25 @@ def test_a_comparison_is_reported_with_its_gap(compare, left, right, by_sizes):
     assert listener.heard == [(outcome, left - right, by_sizes)]
 
 
+@pytest.mark.parametrize(
+    ("compute", "period"),
+    [
+        (lambda n: n % 16, 16),
+        (lambda n: -n % 16 + 1, 16),
+        (lambda n: n // 16 * 16, 16),
+        (lambda n: n // 2 % 8, 16),
+        (lambda n: divmod(n, 24)[1], 24),
+        (lambda n: n * 2 + 1, 0),
+        (lambda n: 48 % n, 0),
+    ],
+)
+def test_a_comparison_is_reported_with_the_number_by_which_was_divided(compute, period):
+    listener = Listener()
+    with reporting_to(listener):
+        assert compute(of_sizes(21)) != 1000
+    assert listener.periods == [period]
+
+
 @given(st.floats(-20, 20) | st.integers(-20, 20).map(float))
 def test_whether_a_float_is_an_integer_is_reported_like_a_comparison(number):
     listener = Listener()
@@ -91,7 +111,7 @@ def test_a_number_that_becomes_text_is_reported(number):
 class Answering:
     """Gives other answers than the numbers do."""
 
-    def compared(self, outcome, gap, total, *, by_sizes):
+    def compared(self, outcome, gap, total, *, by_sizes, period):
         return not outcome
 
     def converted(self, value, function):
