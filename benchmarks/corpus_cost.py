@@ -3,12 +3,14 @@
 As in a run with one job, each architecture has a process of its own, forked from one that has imported what exports need. In
 it, the same cell runs twice: the first time it prepares the recipe, the second time it finds that done. Everything runs on one
 core, and all seconds are of processor time, on which other programs have little influence. The numbers are medians of
-``--repeat`` runs.
+``--repeat`` runs, and ratios are to the seconds inside ``torch.onnx.export``.
+
+``--file small_models.py`` measures the recipes of a file of this folder instead: small models, where fixed costs weigh most.
 
 With ``--wall``: how long a run with one job takes on all cores until the cell is judged, beside its export alone.
 This needs a machine that has nothing else to do. With ``--busy``, another process keeps one core busy meanwhile; with
 ``GOMP_SPINCOUNT=300000`` in the environment, torch's threads wait as by default.
-Usage: ``python benchmarks/corpus_cost.py [--wall [--busy]] [--recipes 'timm-*,encoder-bert'] [--opset 17] [--repeat 3]``.
+Usage: ``python benchmarks/corpus_cost.py [--wall [--busy]] [--file small_models.py] [--recipes 'timm-*'] [--repeat 3]``.
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 from measuring import median
 
-CORPUS = Path(__file__).parent.parent / "corpus"
+HERE = Path(__file__).parent
+CORPUS = HERE.parent / "corpus"
 SAMPLE = (
     "timm-resnet",
     "timm-mobilenetv3",
@@ -48,18 +50,20 @@ SAMPLE = (
 """One architecture of each kind: convolutions of several sorts, an LSTM, attention over patches, in windows and over text."""
 LONG = 0.5
 """Seconds. Compared with exports that take at least this long, starting processes, building and loading cost little."""
-EXPORT, REST = "export", "rest"
-"""The stage of the export, and what no stage accounts for."""
+EXPORT, AROUND, REST = "export", "around the export", "rest"
+"""The seconds inside ``torch.onnx.export``, those around it in the stage of the export, and what no stage accounts for."""
 Figures = dict[str, float]
 """Seconds by stage."""
 
 
-def settings_of(opset: int) -> Any:
-    """The settings of a run with one job."""
+def settings_of(opset: int, file: str | None) -> Any:
+    """The settings of a run with one job, on a recipe file or the corpus."""
     from onnx_ci.config.settings import load_settings
 
     flags = {"opsets": str(opset), "exporters": "torchscript", "cache": "off", "jobs": "1"}
-    return load_settings(CORPUS, flags=flags, environment={})
+    if file is not None:
+        flags["recipe_files"] = file
+    return load_settings(Path.cwd(), flags=flags, environment={})
 
 
 def plans(settings: Any) -> dict[str, Any]:
@@ -71,17 +75,31 @@ def plans(settings: Any) -> dict[str, Any]:
 
 def two_cells(task: Any) -> dict[str, Any]:
     """The figures of a recipe's first cell and of a later one, and which rules they break."""
+    import torch
+
     from onnx_ci.engine.one_process import Engine
     from onnx_ci.processes import capture
     from onnx_ci.results.verdict import broken_rules
 
-    with mock.patch.object(capture, "time", SimpleNamespace(perf_counter=time.process_time)), Engine() as engine:
+    export, inside = torch.onnx.export, 0.0
+
+    def timed_export(*args: Any, **keywords: Any) -> Any:
+        nonlocal inside
+        start = time.process_time()
+        try:
+            return export(*args, **keywords)
+        finally:
+            inside += time.process_time() - start
+
+    clock = dataclasses.replace(capture.CLOCK, perf_counter=time.process_time)
+    with mock.patch.object(capture, "CLOCK", clock), mock.patch.object(torch.onnx, "export", timed_export), Engine() as engine:
         figures = []
         for _ in ("first", "later"):
-            start = time.process_time()
+            start, inside = time.process_time(), 0.0
             evidence = engine.run_cell(task)
             taken = time.process_time() - start
-            figures.append({**evidence.timings, REST: taken - sum(evidence.timings.values())})
+            stages = {**evidence.timings, EXPORT: inside, AROUND: evidence.timings.get(EXPORT, 0.0) - inside}
+            figures.append({**stages, REST: taken - sum(stages.values())})
     return {"cells": figures, "broken": sorted(broken_rules(evidence.findings)), "is_exported": evidence.facts is not None}
 
 
@@ -178,7 +196,8 @@ def show(title: str, figures: Figures) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--recipes", default=",".join(SAMPLE), help="names of the corpus, or patterns such as timm-*")
+    parser.add_argument("--file", help="a file of recipes in the folder of this one; by default, the corpus")
+    parser.add_argument("--recipes", help="names of recipes, or patterns such as timm-*")
     parser.add_argument("--opset", type=int, default=17)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--wall", action="store_true", help="measure wall time of runs with one job, on all cores")
@@ -188,18 +207,19 @@ def main() -> None:
         parser.error("--busy needs --wall")
     if not options.wall:
         os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # before libraries count the cores
-    os.chdir(CORPUS)
+    os.chdir(HERE if options.file else CORPUS)
     from onnx_ci.environment.this_process import set_torch_variables
 
     set_torch_variables()  # as commands do
     from onnx_ci.pipeline.export.handling import preload
 
-    settings = settings_of(options.opset)
+    settings = settings_of(options.opset, options.file)
     known = plans(settings)
     preload("torchscript")
-    names = [name for pattern in options.recipes.split(",") for name in fnmatch.filter(known, pattern)]
+    patterns = (options.recipes or ("*" if options.file else ",".join(SAMPLE))).split(",")
+    names = [name for pattern in patterns for name in fnmatch.filter(known, pattern)]
     if not names:
-        parser.error(f"no recipe of the corpus is called {options.recipes}")
+        parser.error(f"no recipe is called {options.recipes}")
     if options.wall:
         with busy_core() if options.busy else contextlib.nullcontext():
             wall(known, names, settings, options.repeat)

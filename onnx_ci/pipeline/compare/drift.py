@@ -13,7 +13,7 @@ import torch
 from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.onnx_model.precision import PRECISIONS
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, EXTREME_TOLERANCE, InputStatus, Probe
-from onnx_ci.pipeline.model.tensors import dtype_name, has_noise, is_float8
+from onnx_ci.pipeline.model.tensors import dtype_name, has_noise, index_at, is_float8
 from onnx_ci.pipeline.reference import runtime_rounding
 from onnx_ci.pipeline.reference.reference import spread
 from onnx_ci.results.records import Finding, OutputDrift, Severity, Similarity
@@ -208,7 +208,7 @@ class _Output:
     def _measured(self) -> OutputDrift:
         some, error, noise, index = bool(self.judged.any()), 0.0, self.noise, None
         if some:
-            index = tuple(map(int, torch.unravel_index((self.error / self.noise_of_elements).argmax(), self.error.shape)))
+            index = index_at(int((self.error / self.noise_of_elements).argmax()), self.error.shape)
             error, noise = self.error[index].item(), self.noise_of_elements[index].item()
         size = torch.where(self.judged, self.exact.abs(), 0.0)
         ratio = torch.where(self.error > 0, self.error / size, 0.0).max().item() if size.numel() else 0.0

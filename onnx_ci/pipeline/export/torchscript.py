@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import onnx
 import torch
 
 from onnx_ci.pipeline.export.handling import Handling, call_torch
@@ -32,6 +34,11 @@ class TorchScriptExporter(Handling):
             raise TypeError("torch.onnx.export would export it with dynamo, whatever it is asked for")
         mode = torch.onnx.TrainingMode.TRAINING if request.training else torch.onnx.TrainingMode.EVAL
         call_torch(request, path, dynamo=False, training=mode, dynamic_axes=request.dynamic_axes or None)
+
+    def warm_up(self) -> None:
+        """Load ONNX's definitions of operators, of which torch has a copy of its own: 0.04 s in each process."""
+        onnx.defs.has("Relu")
+        torch.onnx.export(torch.nn.ReLU(), (torch.zeros(1),), os.devnull, dynamo=False)
 
     def frozen_branches(self, branches: Iterable[UntakenBranch], notices: Sequence[Notice]) -> list[UntakenBranch]:
         """TorchScript warns where it freezes a branch, or a number that a branch in the same function may use.

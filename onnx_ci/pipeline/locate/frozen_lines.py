@@ -34,7 +34,7 @@ from onnx_ci.pipeline.model.call import Call, PrepareError, with_inputs
 from onnx_ci.pipeline.model.places import source_line
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.running import force_eager, run
-from onnx_ci.pipeline.model.tensors import Outputs, has_noise, largest_value
+from onnx_ci.pipeline.model.tensors import Outputs, are_near
 from onnx_ci.pipeline.reference.reference import proportional_reference
 from onnx_ci.pipeline.trace.received import Kind, Received, received
 from onnx_ci.pipeline.trace.recorder import Recorder
@@ -275,7 +275,7 @@ class Replay:
         reference = proportional_reference(outputs, self._example.reference)
         if reference is None:  # the noise is not known
             values = zip(self._names, outputs, self._of_file, strict=True)
-            return {name for name, own, of_file in values if _is_near(own, of_file)}
+            return {name for name, own, of_file in values if own.shape == of_file.shape and are_near(own, of_file, _NEAR)}
         as_replayed = dataclasses.replace(self._probe, reference=reference, refinements=())
         return {*self._names} - compare_refined(self._names, self._of_file, as_replayed, self._max_drift).failing_outputs
 
@@ -310,14 +310,6 @@ class Replay:
 
 def _keep_created(tensor: torch.Tensor, role: Role) -> torch.Tensor | None:
     return tensor.detach().clone() if role is Role.CREATED else None
-
-
-def _is_near(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two outputs are equal but for rounding, whatever that is in the model: to a thousandth of the largest element."""
-    if tensor.shape != other.shape or not has_noise(tensor):
-        return tensor.shape == other.shape and torch.equal(tensor, other)
-    atol = largest_value(tensor) * _NEAR
-    return torch.allclose(tensor.double(), other.double(), rtol=0.0, atol=atol, equal_nan=True)
 
 
 def _is_equal(value: Any, other: Any) -> bool:

@@ -17,11 +17,11 @@ from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.operators import OperatorCall, tensor_leaves
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.running import in_small_operators
-from onnx_ci.pipeline.model.tensors import has_noise, has_same_values, largest_value
+from onnx_ci.pipeline.model.tensors import are_near, has_noise, has_same_values
 from onnx_ci.pipeline.reference.float64 import run_in_float64
 from onnx_ci.pipeline.reference.reference import unit_in_last_place
 from onnx_ci.pipeline.trace.recorder import Recorder
-from onnx_ci.pipeline.trace.trace import Operator, Place, Role, Trace
+from onnx_ci.pipeline.trace.trace import Operator, Place, Role, Trace, is_uninitialized
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import SourceLine
 
@@ -62,7 +62,7 @@ class TracedValue:
     """A tensor that the model computes."""
 
     tensor: torch.Tensor
-    """In float64; integers and booleans as they are."""
+    """In float64; integers and booleans as they are. Without elements if nothing has been written to its memory yet."""
     noise: float
     """How much the operator's own rounding in float32 changes it; 0 for integers and booleans."""
     operator: int | None
@@ -115,7 +115,9 @@ class ModelTrace:
         if not outputs:
             return
         for result in whole.results if operator is not whole else ():
-            equal = (each for each in outputs if self._is_result(self.values[each].tensor, result))
+            tensor, _ = self._recorded[result].kept
+            steps = ((each, self.values[each].tensor) for each in outputs)
+            equal = (each for each, step in steps if step.shape == tensor.shape and _is_equal(tensor, step))
             if result not in self._positions and (position := next(equal, None)) is not None:
                 self._positions[result] = position
         is_part = operator is not whole and self._positions.get(whole.results[0]) not in outputs
@@ -133,10 +135,6 @@ class ModelTrace:
         self.values.append(TracedValue(tensor=tensor, noise=noise, operator=operator, same_as=next(equal, position)))
         self._positions[value] = position
         return position
-
-    def _is_result(self, tensor: torch.Tensor, result: int) -> bool:
-        whole, _ = self._recorded[result].kept
-        return bool(whole.shape == tensor.shape) and _is_equal(whole, tensor)
 
     def _position_of(self, output: torch.Tensor) -> int | None:
         """The position of the last value that equals an output. Of its copies and views, the first with a line counts."""
@@ -200,6 +198,8 @@ class _NumbersRecorder(Recorder):
         self._rounded: Iterator[torch.Tensor] = iter(())
         """What it computes in float32."""
         self._noise = 0.0
+        self._is_uninitialized = False
+        """Whether the operator that runs leaves its results as they are in memory."""
         super().__init__(call, self._numbers, kinds=[Operator])
 
     def operator(self, call: OperatorCall) -> Any:
@@ -211,6 +211,7 @@ class _NumbersRecorder(Recorder):
         positions = [self._positions[each] for each in call.operands if each in self._positions]
         is_followed = self._is_followed = any(self._values[each].kept is not None for each in positions)
         self._rounded, self._noise = iter(_in_float32(call) if is_followed else ()), 0.0
+        self._is_uninitialized = is_uninitialized(call.name)
         index = len(self._events)
         result = super().operator(call)
         if is_followed and self._events is self.trace.events:
@@ -230,6 +231,8 @@ class _NumbersRecorder(Recorder):
     def _numbers(self, tensor: torch.Tensor, role: Role) -> _Numbers | None:
         if role is not Role.INPUT and not (role is Role.RESULT and self._is_followed):
             return None
+        if self._is_uninitialized:
+            return tensor.new_empty(0), 0.0
         self._bytes += tensor.numel() * tensor.itemsize
         if self._bytes > _MOST_BYTES:
             self.too_much = "memory"
@@ -242,11 +245,8 @@ class _NumbersRecorder(Recorder):
 
 def _is_equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors have the same elements in the same order, except for rounding in float64."""
-    if tensor.numel() != other.numel() or tensor.dtype != other.dtype:
-        return False
-    if not has_noise(tensor):
-        return torch.equal(tensor.flatten(), other.flatten())
-    return torch.allclose(tensor.flatten(), other.flatten(), rtol=0.0, atol=largest_value(tensor) * _ROUNDING, equal_nan=True)
+    is_alike = tensor.numel() == other.numel() and tensor.dtype == other.dtype
+    return is_alike and are_near(tensor.flatten(), other.flatten(), _ROUNDING)
 
 
 def _in_float32(call: OperatorCall) -> list[torch.Tensor]:

@@ -9,7 +9,7 @@ import torch
 
 from onnx_ci.pipeline.locate.model_trace import ModelTrace
 from onnx_ci.pipeline.locate.single_nodes import FileNode, NodeError, NodeRunner
-from onnx_ci.pipeline.model.tensors import differences, has_noise
+from onnx_ci.pipeline.model.tensors import differences, has_noise, index_at
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import NodeStep, SourceLine
 
@@ -95,7 +95,7 @@ def _step(file: CorrectedFile, node: FileNode, wrong_values: Mapping[str, torch.
     if value is not None and computed is not None and computed.numel() == value.tensor.numel() > 0:
         errors = differences(computed, value.tensor)
         worst = int(errors.argmax())
-        index = tuple(int(each) for each in torch.unravel_index(torch.tensor(worst), computed.shape))
+        index = index_at(worst, computed.shape)
         file_value, model_value, error = (float(each.flatten()[worst]) for each in (computed, value.tensor, errors))
     return NodeStep(
         node=node.title,

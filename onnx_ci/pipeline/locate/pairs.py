@@ -58,7 +58,8 @@ class PairedFile:
 
     def missing_values(self) -> set[int]:
         """The positions of the model's values that wrong outputs of the file depend on, and that the file does not have."""
-        paired = set(self.pairs.values())
+        empty = (position for position, value in enumerate(self.trace.values) if not value.tensor.numel())
+        paired = {*self.pairs.values(), *empty}  # in what is empty, nothing can be missing
         pending = [
             position
             for name, position in zip(self.runner.outputs, self.trace.outputs, strict=False)

@@ -14,7 +14,6 @@ from onnx_ci.pipeline.compare.attribution import is_of_other_runtime
 from onnx_ci.pipeline.inputs.probes import Probes
 from onnx_ci.pipeline.locate.culprits import with_recipe
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
-from onnx_ci.pipeline.reduce.program import Program
 from onnx_ci.pipeline.reduce.script import ExportCall
 from onnx_ci.pipeline.reduce.search import called_programs, failing_part, parts_anywhere, shrunk, with_fewer_calls
 from onnx_ci.pipeline.reduce.trial import FAILURES, Failure, fails_like
@@ -43,7 +42,11 @@ def located_by_parts(
     if first is None or cell.exporter not in OF_TORCH:  # a part is exported with torch alone
         return list(findings), ""
     try:
-        part = _failing_part(first, model, probes, cell, deadline)
+        with scratch_folder() as scratch:
+            fails = fails_like(first, ExportCall(exporter=cell.exporter, opset=cell.opset), scratch / "part.onnx")
+            parts = itertools.chain.from_iterable(map(parts_anywhere, called_programs(model, probes, first)))
+            part = failing_part(parts, fails, deadline)
+            part = part and shrunk(part, with_fewer_calls, fails, deadline)
     except Exception as error:  # the findings must not be lost
         return list(findings), f"no part of the model was tried alone: {type(error).__name__}: {error}"
     if part is None or len(part.calls) > _MOST_CALLS:
@@ -60,14 +63,6 @@ def located_by_parts(
         else each
         for each in findings
     ], ""
-
-
-def _failing_part(finding: Finding, model: RecipeModel, probes: Probes, cell: Cell, deadline: float) -> Program | None:
-    with scratch_folder() as scratch:
-        fails = fails_like(finding, ExportCall(exporter=cell.exporter, opset=cell.opset), scratch / "part.onnx")
-        parts = itertools.chain.from_iterable(map(parts_anywhere, called_programs(model, probes, finding)))
-        part = failing_part(parts, fails, deadline)
-        return part and shrunk(part, with_fewer_calls, fails, deadline)
 
 
 def _kind(finding: Finding) -> tuple[Failure, str | None]:

@@ -39,7 +39,7 @@ class Gpus:
                 "the same session does; use it inside the recipe only, or run with isolation=none"
             )
         try:
-            torch.cuda.init()  # type: ignore[no-untyped-call]
+            torch.cuda.init()
         except Exception as error:  # torch raises several classes: no driver, an old driver, no GPU
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")
             of = "" if visible is None else f" (CUDA_VISIBLE_DEVICES is {visible!r})"
@@ -65,7 +65,7 @@ class Gpus:
 
     def in_use(self) -> bool:
         """Whether this process has initialized CUDA."""
-        return torch.cuda.is_initialized()  # type: ignore[no-untyped-call, no-any-return]
+        return torch.cuda.is_initialized()  # type: ignore[no-any-return]
 
     def place(self, device: str) -> torch.device:
         """The torch device for ``device``."""
@@ -76,7 +76,7 @@ class Gpus:
         properties = torch.cuda.get_device_properties(device)
         return {
             "gpu": f"{properties.name} {properties.major}.{properties.minor} {properties.total_memory}",
-            "cudnn": str(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
+            "cudnn": str(torch.backends.cudnn.version()),
             "driver": str(newest_cuda()),
         }
 

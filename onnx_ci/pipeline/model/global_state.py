@@ -188,7 +188,7 @@ class Changes:
 @contextlib.contextmanager
 def watched() -> Iterator[Changes]:
     """Record which global state the block changes. Seeds are left out: every recipe runs under its own."""
-    before, modules = [state.read() for state in _STATES], set(sys.modules)
+    before, modules = [state.read() for state in _STATES], len(sys.modules)
     device = torch.get_default_device()
     result = Changes()
     try:
@@ -199,5 +199,5 @@ def watched() -> Iterator[Changes]:
             torch.set_default_device(device)
         changes = [_Change(*each) for each in zip(_STATES, before, now, strict=True) if each[1] != each[2]]
         result.descriptions = tuple(each.describe(each.parts) for each in changes)
-        result.has_imported = not sys.modules.keys() <= modules
+        result.has_imported = len(sys.modules) > modules
         result._changes = tuple(changes)

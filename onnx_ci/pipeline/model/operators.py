@@ -103,9 +103,6 @@ class Intervention(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()  # type: ignore[no-untyped-call]
-
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         # The inherited method imports all of torch.compile, which takes half a second.

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from numpy import random as numpy_random  # before processes are forked: numpy imports it when it is first used
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from onnx_ci.errors import describe_exception
@@ -23,9 +24,7 @@ from onnx_ci.processes.signals import no_forks_leave
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seed torch, random and numpy, and restore their states afterwards."""
-    numpy = sys.modules.get("numpy")
-    python_state = random.getstate()
-    numpy_state = numpy.random.get_state() if numpy else None
+    python_state, numpy_state = random.getstate(), numpy_random.get_state()
     gpus = devices.gpus
     with torch.random.fork_rng(devices=range(gpus.count()) if gpus.in_use() else []):
         if gpus.count():
@@ -33,14 +32,12 @@ def seeded(seed: int) -> Iterator[None]:
         else:  # without a GPU, torch.manual_seed queues a CUDA call with a stack trace: milliseconds and memory each time
             torch.default_generator.manual_seed(seed)
         random.seed(seed)
-        if numpy:
-            numpy.random.seed(seed)
+        numpy_random.seed(seed)
         try:
             yield
         finally:
             random.setstate(python_state)
-            if numpy:
-                numpy.random.set_state(numpy_state)
+            numpy_random.set_state(numpy_state)
 
 
 @contextlib.contextmanager

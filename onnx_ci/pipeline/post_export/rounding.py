@@ -201,6 +201,11 @@ def _outside_recurrent_layers(call: Call, mode: _Numbered) -> Iterator[None]:
 
 
 class _Observer(_Numbered):
+    """Notes ranges and what is merged. No question about a trace: :class:`_Int8` looks that up by the number of an operator.
+
+    Both must count alike, also the states that a recurrent layer returns, and a trace has no calls of modules.
+    """
+
     def __init__(self, call: Call, observations: Observations) -> None:
         super().__init__(call)
         self._observations = observations

@@ -121,17 +121,15 @@ def _with_float16(probe: Probe) -> Probe:
     def half(tensors: Outputs) -> Outputs:
         return tuple(tensor.half() if tensor.dtype == torch.float32 else tensor for tensor in tensors)
 
-    def half_reference(reference: Reference) -> Reference:
+    def half_reference(refine: Callable[[], Reference]) -> Reference:
+        reference = refine()
         return dataclasses.replace(reference, own=half(reference.own))
-
-    def half_refinement(refine: Callable[[], Reference]) -> Callable[[], Reference]:
-        return lambda: half_reference(refine())
 
     return dataclasses.replace(
         probe,
         inputs=half(probe.inputs),
-        reference=half_reference(probe.reference),
-        refinements=tuple(map(half_refinement, probe.refinements)),
+        reference=half_reference(lambda: probe.reference),
+        refinements=tuple(functools.partial(half_reference, each) for each in probe.refinements),
     )
 
 

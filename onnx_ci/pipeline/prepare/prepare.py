@@ -50,7 +50,7 @@ from onnx_ci.pipeline.model.probe_weights import assign_weights, with_probe_weig
 from onnx_ci.pipeline.model.recipe_model import CallSignature, RecipeModel
 from onnx_ci.pipeline.model.running import flatten_outputs, run, run_tree
 from onnx_ci.pipeline.model.tensor_sketch import sketch
-from onnx_ci.pipeline.model.tensors import Outputs, as_array, as_tensor, dtype_name, has_noise, on_cpu
+from onnx_ci.pipeline.model.tensors import Outputs, as_array, as_tensor, dtype_name, has_noise, on_cpu, same_shapes
 from onnx_ci.pipeline.prepare.findings import (
     call_findings,
     check_outputs,
@@ -464,8 +464,7 @@ def _observability(
 def _all_hidden(copies: Copies, probes: Sequence[Probe]) -> Observability | None:
     """The modules of a model whose outputs are the same on all inputs, if they do not depend on the modules either."""
     example = probes[0]
-    shapes = [output.shape for output in example.reference.own]
-    alike = (probe.reference.own for probe in probes if [output.shape for output in probe.reference.own] == shapes)
+    alike = (probe.reference.own for probe in probes if same_shapes(probe.reference.own, example.reference.own))
     model = copies.pristine.model
     names = tuple(name for name, module in model.named_modules() if name and not any(True for _ in module.children()))
     if any(differ(outputs, example.reference.own) for outputs in alike):

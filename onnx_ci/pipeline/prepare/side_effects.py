@@ -219,9 +219,7 @@ def _changed(changed: Sequence[str]) -> Finding:
 
 
 def _listed(changed: Sequence[str]) -> str:
-    if not changed:
-        return "state that it keeps"
-    return f"{', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}"
+    return listed_shortly(changed) if changed else "state that it keeps"
 
 
 def _impure(changed: Sequence[str], later: str, copies: Copies, tracer: Tracer) -> Finding:
@@ -252,7 +250,7 @@ MAX_UNITS_APART = 64.0
 
 def differ(outputs: Outputs, others: Outputs) -> bool:
     """Whether two outputs of one model for one input differ by more than the order of summation explains."""
-    return [tensor.shape for tensor in outputs] != [tensor.shape for tensor in others] or any(map(_differs, outputs, others))
+    return not same_shapes(outputs, others) or any(map(_differs, outputs, others))
 
 
 def _differs(output: torch.Tensor, other: torch.Tensor) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from onnx_ci.pipeline.trace.trace import leaves_in
 from onnx_ci.results.records import SourceLine
 
 
@@ -134,12 +135,5 @@ class Program:
 
 def names_in(value: Any) -> Iterator[str]:
     """The names of the tensors in a nested argument or result."""
-    if isinstance(value, Name):
-        yield value.name
-    elif isinstance(value, Size):
-        yield value.tensor
-    elif isinstance(value, slice):
-        yield from names_in((value.start, value.stop, value.step))
-    elif isinstance(value, (tuple, list)):
-        for each in value:
-            yield from names_in(each)
+    leaves = (leaf for leaf in leaves_in(value) if isinstance(leaf, (Name, Size)))
+    return (leaf.name if isinstance(leaf, Name) else leaf.tensor for leaf in leaves)

@@ -8,35 +8,25 @@ from typing import Any
 
 import torch
 
-from onnx_ci.pipeline.inputs.probes import Probe, Probes
+from onnx_ci.pipeline.inputs.probes import Probes
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
+from onnx_ci.pipeline.model.tensors import same_shapes
 from onnx_ci.pipeline.reduce.program import FunctionCall, Name, Operand, Program
 from onnx_ci.pipeline.reduce.record import record, record_dynamic
 from onnx_ci.pipeline.trace.trace import mapped
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import Finding
 
-_RIGHT = Program(
-    operands={
-        name: Operand(
-            name=name,
-            shape=(2, 3),
-            shape_at_export=(2, 3),
-            dtype=torch.float32,
-            is_weight=False,
-            low=-1.0,
-            high=1.0,
-            spread=1.0,
-        )
-        for name in ("x", "y")
-    },
-    calls=(
-        FunctionCall(
-            function="torch.relu", args=(Name(name="x"),), kwargs={}, result=Name(name="y"), writes=None, source=None, module=""
-        ),
-    ),
-    outputs=("y",),
+_X, _Y = (
+    Operand(
+        name=each, shape=(2, 3), shape_at_export=(2, 3), dtype=torch.float32, is_weight=False, low=-1.0, high=1.0, spread=1.0
+    )
+    for each in ("x", "y")
 )
+_RELU = FunctionCall(
+    function="torch.relu", args=(Name(name="x"),), kwargs={}, result=Name(name="y"), writes=None, source=None, module=""
+)
+_RIGHT = Program(operands={"x": _X, "y": _Y}, calls=(_RELU,), outputs=("y",))
 """A program that is right. If it fails, all programs do, for instance because a package is missing."""
 
 
@@ -60,14 +50,10 @@ def called_programs(model: RecipeModel, probes: Probes, finding: Finding) -> Ite
     tried = (probes if finding.probe is None else probes.one_kind_per_probe).all
     probe = next((each for each in tried if each.name == finding.probe), probes.example)
     yield record(model, probe)
-    resized = next((each for each in (probe, *tried) if _shapes(each) != _shapes(probes.example)), None)
+    resized = next((each for each in (probe, *tried) if not same_shapes(each.inputs, probes.example.inputs)), None)
     dynamic = None if resized is None else record_dynamic(model, resized, probes.example)
     if dynamic is not None:
         yield dynamic
-
-
-def _shapes(probe: Probe) -> list[torch.Size]:
-    return [each.shape for each in probe.inputs]
 
 
 def parts_anywhere(program: Program) -> Iterator[Program]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from onnx_ci.pipeline.model.copies import Copies
-from onnx_ci.pipeline.model.tensors import Outputs
+from onnx_ci.pipeline.model.tensors import Outputs, index_at
 from onnx_ci.pipeline.reference.float64 import coarsest_eps
 from onnx_ci.pipeline.reference.reference import Reference, unit_in_last_place
 
@@ -48,7 +48,7 @@ def index_of(sample: Sample, position: int) -> list[int]:
     """The index in the output of the kept element at ``position``."""
     places = _places_of(math.prod(sample.shape))
     place = position if places is None else int(places[position])
-    return [int(index) for index in torch.unravel_index(torch.tensor(place), sample.shape)]
+    return [*index_at(place, sample.shape)]
 
 
 def _places_of(count: int) -> torch.Tensor | None:

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from onnx_ci.pipeline.trace.trace import Decision, FunctionCall, NumberRead, Place, Ref, Trace, is_random, mapped, refs_in
+from onnx_ci.pipeline.trace.trace import Decision, FunctionCall, NumberRead, Place, Ref, Trace, is_repeatable, leaves_in, mapped
 from onnx_ci.pipeline.trace.tracked_numbers import plain_number
 
 
@@ -60,7 +60,8 @@ def _received_by(call: FunctionCall, trace: Trace) -> Iterator[tuple[Kind, Any]]
         yield Kind.WRITE, True
     if numbers := numbers_in(arguments):
         yield Kind.ARGUMENTS, numbers
-    is_constant = isinstance(result, Ref) and not is_random(call.name) and not [*refs_in(arguments)]
+    takes_tensors = any(isinstance(leaf, Ref) for leaf in leaves_in(arguments))
+    is_constant = isinstance(result, Ref) and is_repeatable(call.name) and not takes_tensors
     if is_constant and (kept := trace.values[result.value].kept) is not None:
         yield Kind.CONSTANT, kept
     if isinstance(result, (tuple, list)) and result and all(isinstance(each, Ref) for each in result):
@@ -69,9 +70,7 @@ def _received_by(call: FunctionCall, trace: Trace) -> Iterator[tuple[Kind, Any]]
 
 def numbers_in(arguments: Any) -> tuple[int | float, ...]:
     """The numbers among nested arguments, in order; booleans are none."""
-    leaves: list[Any] = []
-    mapped(arguments, leaves.append)
-    return tuple(plain_number(leaf) for leaf in leaves if _is_number(leaf))
+    return tuple(plain_number(leaf) for leaf in leaves_in(arguments) if _is_number(leaf))
 
 
 def with_numbers(arguments: Any, numbers: Sequence[int | float]) -> Any:

@@ -42,7 +42,7 @@ from onnx_ci.pipeline.trace.trace import (
     UnseenRead,
     Value,
     is_in_place,
-    is_random,
+    is_repeatable,
     mapped,
     refs_in,
 )
@@ -91,10 +91,8 @@ class Tracer:
     def record(self, call: Call, *, seed: int = 0) -> tuple[Trace, Any]:
         """Run a call once. What it returns comes with the trace, and is ``None`` if it raises."""
         recorder, result = Recorder(call), None
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(contextlib.suppress(PrepareError))
-            for context in (force_eager(), in_small_operators(), tracked_conversions(self._converting.values()), recorder):
-                stack.enter_context(context)
+        conversions = tracked_conversions(self._converting.values())
+        with contextlib.suppress(PrepareError), force_eager(), in_small_operators(), conversions, recorder:
             result = run_tree(call, seed=seed)
             recorder.returned(result)
         self.must_repeat = not recorder.converting.keys() <= self._converting.keys()
@@ -305,7 +303,7 @@ class Recorder:
             args, kwargs = with_numbers((args, kwargs), others)
         result = self._called(func, name, args, kwargs)
         if isinstance(result, torch.Tensor):
-            is_constant = not is_random(name) and not tensor_leaves((args, kwargs))
+            is_constant = is_repeatable(name) and not tensor_leaves((args, kwargs))
             return self._answered(Kind.CONSTANT, result, place, function) if is_constant else result
         if type(result) in (tuple, list) and result and all(isinstance(each, torch.Tensor) for each in result):
             return result[: self._answered(Kind.COUNT, len(result), place, function)]

@@ -281,19 +281,34 @@ def is_random(name: str) -> bool:
     return any(part in f"{name}_" for part in _RANDOM)
 
 
+def is_repeatable(name: str) -> bool:
+    """Whether a function of torch with this name makes the same tensors each time, apart from its arguments."""
+    return not (is_random(name) or is_uninitialized(name))
+
+
+def is_uninitialized(name: str) -> bool:
+    """Whether the results of a function or operator with this name are what was in their memory before: ``empty_like``."""
+    return "empty" in name
+
+
 def mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
     """A nested argument with each leaf replaced; a ``torch.Size`` becomes a tuple."""
+    if type(value) in (tuple, list, torch.Size):
+        return (list if type(value) is list else tuple)([mapped(each, leaf) for each in value])
     if isinstance(value, slice):
         return slice(*(mapped(each, leaf) for each in (value.start, value.stop, value.step)))
     if isinstance(value, dict):
         return {key: mapped(each, leaf) for key, each in value.items()}
-    if type(value) in (tuple, list, torch.Size):
-        return (list if type(value) is list else tuple)(mapped(each, leaf) for each in value)
     return leaf(value)
+
+
+def leaves_in(arguments: Any) -> list[Any]:
+    """What nested arguments consist of, in order."""
+    leaves: list[Any] = []
+    mapped(arguments, leaves.append)
+    return leaves
 
 
 def refs_in(arguments: Any) -> Iterator[int]:
     """The values among nested arguments, in order."""
-    leaves: list[Any] = []
-    mapped(arguments, leaves.append)
-    return (leaf.value for leaf in leaves if isinstance(leaf, Ref))
+    return (leaf.value for leaf in leaves_in(arguments) if isinstance(leaf, Ref))

@@ -35,6 +35,13 @@ class Scaled(torch.nn.Module):
         return hidden.softmax(-1)
 
 
+class Masked(torch.nn.Module):
+    def forward(self, x):
+        mask = torch.empty_like(x)
+        mask.bernoulli_(0.5)  # the fault
+        return x.exp() * mask
+
+
 class Branch(torch.nn.Module):
     def forward(self, x):
         hidden = x.sin()
@@ -119,6 +126,13 @@ def test_the_line_that_an_exporter_freezes_or_mistranslates_is_named(model, x, m
     assert (culprit.frozen and culprit.frozen.kind) == kind
     assert "translates the operator wrongly" not in found.remedy  # that claim was never tested
     assert ("other operators of torch" in found.remedy) == (kind is None)  # where no line of Python is at fault
+
+
+@pytest.mark.parametrize("opset", ["17", "18"])
+def test_what_is_left_in_new_memory_is_not_taken_for_a_value_of_the_model(opset):
+    result = run_one(of(Masked(), FLOATS), opsets=opset)
+    (found,) = (each for each in errors(result) if each.rule == "numeric-drift")
+    assert [each.text for each in found.lines] == ["mask.bernoulli_(0.5)  # the fault"]
 
 
 def test_a_loop_says_how_often_it_runs():

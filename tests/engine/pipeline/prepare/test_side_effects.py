@@ -163,7 +163,7 @@ class Trains(BuiltAnew):
 
 def test_a_layer_that_changes_its_own_mode_is_still_impure():
     result = judged(lambda: nn.Sequential(Trains(), nn.Linear(8, 4)))
-    assert notes(result) == ["running the model changes the training mode of 0, the training mode of 0.dropout"]
+    assert notes(result) == ["running the model changes the training mode of 0 and the training mode of 0.dropout"]
 
 
 class KeepsSize(nn.Module):

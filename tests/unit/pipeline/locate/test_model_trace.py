@@ -111,8 +111,14 @@ class Attention(torch.nn.Module):
         return scores.softmax(-1), (x > 0).sum()
 
 
-def recorded(deadline=math.inf):
-    call = Call(model=Attention(), args=(X.float(),), kwargs={})
+class Masked(torch.nn.Module):
+    def forward(self, x):
+        mask = torch.empty_like(x)
+        return x * mask.bernoulli_(0.5)
+
+
+def recorded(model=Attention, deadline=math.inf):
+    call = Call(model=model(), args=(X.float(),), kwargs={})
     model = SimpleNamespace(pristine=call, fresh=lambda: copy.deepcopy(call))
     return trace_model(model, SimpleNamespace(inputs=call.args, reference=SimpleNamespace(own=run(call))), deadline)
 
@@ -127,6 +133,14 @@ def test_values_are_in_float64_with_the_noise_of_float32():
     assert torch.equal(trace.values[product.outputs[0]].tensor, X)
     assert 1e-8 < trace.values[softmax].noise < 1e-6
     assert (trace.values[count].tensor.item(), trace.values[count].noise) == (3, 0.0)
+
+
+def test_what_is_left_in_new_memory_is_no_value():
+    trace = recorded(Masked)
+    new, mask = (trace.values[each.outputs[0]] for each in trace.operators[:2])
+    assert [each.name for each in trace.operators[:3]] == ["aten.empty_like", "aten.bernoulli_", "aten.mul"]
+    assert (new.tensor.numel(), new.noise) == (0, 0.0)
+    assert mask.tensor.numel() == 4
 
 
 def test_a_trace_ends_where_it_takes_too_much(monkeypatch):

@@ -29,6 +29,7 @@ def kinds_and_values(*events):
         (FunctionCall(torch.Tensor.reshape, (X, (3, -1)), {}, PART), [(Kind.ARGUMENTS, (3, -1), "torch.Tensor.reshape")]),
         (FunctionCall(torch.ones, ((3,),), {}, CREATED), [(Kind.ARGUMENTS, (3,), "torch.ones"), (Kind.CONSTANT, "RESULT", "torch.ones")]),
         (FunctionCall(torch.rand, ((3,),), {}, CREATED), [(Kind.ARGUMENTS, (3,), "torch.rand")]),
+        (FunctionCall(torch.empty, ((3,),), {}, CREATED), [(Kind.ARGUMENTS, (3,), "torch.empty")]),
         (FunctionCall(torch.Tensor.unbind, (X,), {"dim": 0}, (CREATED, PART)), [
             (Kind.ARGUMENTS, (0,), "torch.Tensor.unbind"),
             (Kind.COUNT, 2, "torch.Tensor.unbind"),
