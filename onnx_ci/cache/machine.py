@@ -26,7 +26,9 @@ def machine(places: Places, folder: str, path: Iterable[str]) -> dict[str, str]:
         folder: the current directory.
         path: ``sys.path``.
     """
-    flags = [*map(str, sys.flags), *sys.warnoptions, *sorted(f"{name}={value}" for name, value in sys._xoptions.items())]
+    names = (name for name in dir(sys.flags) if not name.startswith(("_", "n_")) and name not in ("count", "index"))
+    set_flags = [f"{name}={value}" for name in names if (value := int(getattr(sys.flags, name)))]
+    flags = [*set_flags, *sys.warnoptions, *sorted(f"{name}={value}" for name, value in sys._xoptions.items())]
     facts = {
         "Python": platform.python_version(),
         "Python's build": sys.version.partition(" ")[2],

@@ -65,8 +65,8 @@ def describe_variable(name: str, before: str, after: str) -> str | None:
 
 def _describe_package(name: str, before: str, after: str) -> str:
     old, new = before.partition(" "), after.partition(" ")
-    if not (old[1] or new[1]):  # a file
-        return describe_file(name, before, after)
+    if not (old[1] or new[1]):  # a file: one of a package counts by itself where it was edited
+        return describe_file(name, before, after) if name.endswith(".pth") else f"{name} changed"
     if not before:
         return f"{name} {new[0]} is newly installed"
     if not after:

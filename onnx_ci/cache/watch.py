@@ -41,6 +41,8 @@ _KERNEL = ("/proc/", "/sys/", "/dev/")
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 (nothing is written there)
 _LOOKS = ("stat", "lstat", "access", "readlink")
 """The functions of :mod:`os` that look for a file; ``exists``, ``isfile``, ``resolve`` and others call them."""
+_OPEN = "open"
+"""That of :mod:`os`, whose event does not tell of the open folder in which a file is opened."""
 _OPENS = frozenset({"open", "open64", "openat", "fopen", "fopen64", "dlopen", "stat", "lstat", "access", "opendir", "mmap"})
 """Functions of C that open files or look for them."""
 _STARTS_PROCESSES = frozenset({"multiprocessing.popen_spawn_posix", "multiprocessing.popen_forkserver"})
@@ -129,10 +131,10 @@ def watch() -> None:
     _record.is_watching = True
     _record.recorded = recorded_files(sys.path)
     is_installed(__file__)  # its first call lists folders
-    for name in _LOOKS:
+    for name in (*_LOOKS, _OPEN):
         _watch_looks(name)
     sys.addaudithook(_hear)
-    sys.meta_path.append(_Missing)
+    sys.meta_path.insert(0, _Asked)
 
 
 def seen() -> ReadSet:
@@ -164,7 +166,8 @@ class _Record:
         self.written: set[str] = set()
         """Files and folders that this process has created or replaced."""
         self.listed: dict[str, tuple[str, ...]] = {}
-        self.missing: set[str] = set()
+        self.asked: set[str] = set()
+        """The names of modules that Python has looked for."""
         self.not_kept = ""
 
     def do_not_keep(self, reason: str) -> None:
@@ -176,13 +179,13 @@ _record = _Record()
 _here = threading.local()
 
 
-class _Missing:
-    """The last of Python's finders, which finds nothing. It is asked for missing modules, for which there is no event."""
+class _Asked:
+    """The first of Python's finders, which finds nothing. No event tells of modules that are missing, or asked for alone."""
 
     @staticmethod
     def find_spec(name: str, _path: Any = None, _target: Any = None) -> None:
         """Note the name of a module."""
-        _record.missing.add(name)
+        _record.asked.add(name)
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
@@ -208,7 +211,9 @@ def _watch_looks(name: str) -> None:
 
     @functools.wraps(original)
     def look(path: Any, *args: Any, **options: Any) -> Any:
-        if options.get("dir_fd") is None:
+        if (folder := options.get("dir_fd")) is not None:
+            _record_with(_looked_for_in, folder, path)
+        elif name != _OPEN:
             _record_with(_looked_for, path)
         return original(path, *args, **options)
 
@@ -222,7 +227,10 @@ def _watch_looks(name: str) -> None:
 
 
 def _path_of(path: Any) -> str | None:
-    if path is None or isinstance(path, int):
+    """The absolute path of a path or of what is open; ``None`` if it has none."""
+    if isinstance(path, int):
+        path = _open_path(path)
+    if path is None:
         return None
     try:
         return os.path.abspath(os.fsdecode(path))  # noqa: PTH100
@@ -230,9 +238,22 @@ def _path_of(path: Any) -> str | None:
         return None
 
 
+def _open_path(descriptor: int) -> str | None:
+    """Where that which is open lies, on Linux; ``None`` if it is no file and no folder, such as a pipe."""
+    with contextlib.suppress(OSError):
+        path = _readlink(f"/proc/self/fd/{descriptor}")
+        return path if path.startswith("/") else None
+    return None
+
+
 def _looked_for(path: Any) -> None:
-    if (file := _path_of(path)) is not None:
+    if not isinstance(path, int) and (file := _path_of(path)) is not None:  # what is open was noted when it was opened
         _note(file)
+
+
+def _looked_for_in(folder: int, path: Any) -> None:
+    if (place := _open_path(folder)) is not None:
+        _looked_for(os.path.join(place, os.fsdecode(path)))  # noqa: PTH118
 
 
 def _opened(path: Any, mode: Any = None, flags: Any = 0, *_: Any) -> None:
@@ -317,7 +338,7 @@ def _lies_in(path: str, places: Iterable[str]) -> bool:
 def _searches() -> Iterator[Search]:
     """Where modules were looked for, except in packages that an installer has recorded."""
     names: dict[str, set[str]] = defaultdict(set)
-    for module in [*sys.modules, *_record.missing]:
+    for module in [*sys.modules, *_record.asked]:
         package, _, name = module.rpartition(".")
         names[package].add(name)
     for package, members in names.items():

@@ -114,6 +114,8 @@ def test_an_import_of_nothing_sees_nothing_else(root):
         ("import sqlite3; sqlite3.connect('file:data/a.txt?mode=ro', uri=True)", "data/a.txt"),
         ("import sqlite3; sqlite3.connect('data/a.txt')", "data/a.txt"),
         ("import os; os.stat('data/a.txt')", "data/a.txt"),
+        ("import os; os.stat('a.txt', dir_fd=os.open('data', os.O_RDONLY))", "data/a.txt"),
+        ("import os; os.open('a.txt', os.O_RDONLY, dir_fd=os.open('data', os.O_RDONLY))", "data/a.txt"),
         ("import os; os.path.getsize('data/a.txt')", "data/a.txt"),
         ("import pathlib; pathlib.Path('data/a.txt').exists()", "data/a.txt"),
         ("import ctypes\ntry:\n    ctypes.CDLL('./data/a.txt')\nexcept OSError:\n    pass", "data/a.txt"),
@@ -165,6 +167,8 @@ def test_it_sees_a_file_that_is_looked_for(root, code):
         "import pathlib; list(pathlib.Path('data').glob('*.txt'))",
         "import pathlib; list(pathlib.Path('data').iterdir())",
         "import os; os.chdir('data'); os.listdir()",
+        "import os; os.listdir(os.open('data', os.O_RDONLY))",
+        "import os; list(os.fwalk('data'))",
     ],
 )
 def test_it_sees_a_folder_that_is_listed(root, code):
@@ -178,6 +182,7 @@ def test_it_sees_a_folder_that_is_listed(root, code):
         "import importlib; importlib.import_module('no_such' + '_thing')",
         "import importlib.util; importlib.util.find_spec('no_such' + '_thing')",
         "__import__('no_such' + '_thing')",
+        "import importlib.util, pathlib; pathlib.Path('no_such_thing.py').touch(); importlib.util.find_spec('no_such_thing')",
     ],
 )
 def test_it_sees_where_modules_were_looked_for(root, code):
