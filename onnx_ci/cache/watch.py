@@ -31,6 +31,8 @@ ABSENT, FOLDER = "absent", "folder"
 _OWN = str(Path(__file__).parents[1]) + os.sep
 _RUNTIMES = f"{_OWN}pipeline{os.sep}run{os.sep}runtime.py"
 """The code that calls the runtimes of plug-ins."""
+_SCRATCH = f"{_OWN}processes{os.sep}scratch.py"
+"""The code that lists the folder of temporary files, for those of dead processes."""
 _STANDARD = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120
 _LOOKS_FOR_MODULES = ("<frozen importlib", "<frozen zipimport", f"{_STANDARD}importlib{os.sep}metadata{os.sep}")
 """Code that looks for modules and installed packages. What it finds counts as :class:`Search` and by its version."""
@@ -308,7 +310,7 @@ def _listed(path: Any = None, *_: Any) -> None:
     if folder is None or folder in _record.listed or folder in _record.written or not _counts(folder + os.sep):
         return
     caller = next((file for file in _files_at_work() if not _is_standard(file)), "")
-    if not (caller.startswith(_OWN) or next(_files_at_work(), "").startswith(_LOOKS_FOR_MODULES)):
+    if not (caller == _SCRATCH or next(_files_at_work(), "").startswith(_LOOKS_FOR_MODULES)):
         _record.listed[folder] = entries_of(folder)
 
 

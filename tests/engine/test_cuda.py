@@ -288,7 +288,7 @@ def test_an_error_too_large_for_tf32_is_not_put_down_to_it(machine):
 def test_a_recipe_that_asks_for_tf32_gets_its_noise_and_passes(machine):
     coarse = onnx_ci.recipe(name="coarse", tf32=True, **BATCH)(product.function)
     exact, asked = run_one(product), run_one(coarse)
-    assert (asked.status, told(asked)) == (Status.PASSED, [])
+    assert (asked.status, {*told(asked)} - {("vacuous", "note")}) == (Status.PASSED, set())  # small values prove nothing then
     assert asked.outputs[0].noise > 100 * exact.outputs[0].noise
 
 

@@ -758,7 +758,7 @@ def test_names_beyond_the_inputs_are_for_weights_if_that_is_meant(tmp_path):
         )
 
     (found,) = run_one(named()).findings
-    assert (found.rule, found.message) == ("name-mismatch", "input_names declares 3 names, but args contain 1 tensors")
+    assert (found.rule, found.message) == ("name-mismatch", "input_names declares 3 names, but args contain 1 tensor")
     meant = run_one(named(allow=["name-mismatch"]), artifacts=tmp_path)
     assert (meant.status, rules(meant)) == (Status.PASSED, [])
     assert {each.name for each in onnx.load(meant.artifact).graph.initializer} == {"learned_0", "learned_1"}
