@@ -6,10 +6,12 @@ A digest is remembered by path, size, times and inode. They decide nothing else:
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import stat
 import time
 from pathlib import Path
+from typing import Any
 
 from onnx_ci.cache.folder import MEMORY, Folder
 
@@ -68,6 +70,11 @@ class Contents:
 def digest_of_text(text: str) -> str:
     """The SHA-256 of a text in hexadecimal digits."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def digest_of_data(value: Any) -> str:
+    """A short digest of plain JSON data: 16 hexadecimal digits."""
+    return digest_of_text(json.dumps(value, sort_keys=True))[:16]
 
 
 def _key(status: os.stat_result) -> list[int | str]:

@@ -61,7 +61,7 @@ class Packages:
 
     def _installed_in(self, folder: str) -> Iterator[tuple[str, str]]:
         is_inside = self.places.is_inside(folder)
-        for name in _entries(folder):
+        for name in names_in(folder):
             path = f"{folder}/{name}"
             match = _INFORMATION.fullmatch(name)
             if name.endswith((".pth", ".egg-link")) or name.startswith("__editable__"):
@@ -107,7 +107,7 @@ def recorded_files(path: Iterable[str]) -> frozenset[str]:
     files: set[str] = set()
     folders = _folders(path)
     for folder in dict.fromkeys([*map(os.path.abspath, folders), *map(os.path.realpath, folders)]):
-        names = [name for name in _entries(folder) if name.endswith(".dist-info")]
+        names = [name for name in names_in(folder) if name.endswith(".dist-info")]
         for name in names:
             with contextlib.suppress(OSError):
                 files.update(f"{folder}/{file}" for file, _, _ in _lines_of(f"{folder}/{name}/RECORD"))
@@ -120,7 +120,8 @@ def _folders(path: Iterable[str]) -> list[str]:
     return [*path, *named]
 
 
-def _entries(folder: str) -> list[str]:
+def names_in(folder: str) -> list[str]:
+    """The names of a folder's entries, in order; none if it cannot be read."""
     with contextlib.suppress(OSError):
         return sorted(os.listdir(folder))  # noqa: PTH208
     return []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import glob
 import os
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from onnx_ci.baseline.folder import is_baseline
 from onnx_ci.cache.contents import Contents, digest_of_text
+from onnx_ci.cache.packages import names_in
 from onnx_ci.cache.places import Places
 from onnx_ci.cache.watch import ABSENT, FOLDER, Search, entries_of
 from onnx_ci.config.options import OUTPUTS
@@ -25,7 +25,7 @@ _OF_TOOLS = re.compile(
     r"\.git|\.hg|\.svn|__pycache__|\.pytest_cache|\.mypy_cache|\.ruff_cache|\.tox|\.nox|\.hypothesis|node_modules|.*\.egg-info"
     r"|\.coverage.*|\.idea|\.vscode|\.ipynb_checkpoints|\.DS_Store"
 )
-"""Names of what tools write for themselves: they are no entries of a folder that was listed."""
+"""Names of what tools write for themselves. They do not count among the entries of a folder that was listed."""
 _MODULES = (".py", ".pyc", ".so", ".pyd")
 _FOR_ALL = "conftest.py"
 """A Python file that counts for every recipe: pytest imports it, and what it does reaches their processes."""
@@ -92,7 +92,7 @@ class Project:
         return "\n".join(
             f"{place} {entry}"
             for place, folder in enumerate(search.folders)
-            for entry in _entries(self.places.path(folder))
+            for entry in names_in(self.places.path(folder))
             if entry.partition(".")[0] in names and ("." not in entry or entry.endswith(_MODULES))
         )
 
@@ -121,12 +121,6 @@ class Project:
 
 def _name_of(entry: str) -> str:
     return entry.rstrip("/").partition("\0")[0]
-
-
-def _entries(folder: str) -> list[str]:
-    with contextlib.suppress(OSError):
-        return sorted(os.listdir(folder))  # noqa: PTH208
-    return []
 
 
 def _as_pattern(pattern: str) -> str:

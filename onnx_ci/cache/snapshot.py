@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from onnx_ci.cache.contents import digest_of_data
 from onnx_ci.cache.variables import are_same
 from onnx_ci.cache.watch import ABSENT
 from onnx_ci.results.json_data import to_json
@@ -28,7 +27,7 @@ class Snapshot:
     @functools.cached_property
     def digest(self) -> str:
         """A short digest of everything."""
-        return hashlib.sha256(json.dumps(to_json(self), sort_keys=True).encode()).hexdigest()[:16]
+        return digest_of_data(to_json(self))
 
 
 def differences(then: Snapshot, now: Snapshot) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
 """The cache of verdicts, as the process that decides sees it.
 
 The evidence about a cell is kept with all on which it depends: a snapshot, which counts for every recipe, and what the cell's
-processes saw beyond it. It is shown again while both are the same, and not for ever: now and then one is judged again, and if
-the verdict differs, no kept one is believed. Recipes that are objects of the caller are never kept, because nobody knows what
-the caller's process has done to them. Entries are data from outside: each is validated completely before it is believed.
+processes saw beyond it. It is shown again while both are the same. Once a day, a kept verdict is judged again; if it differs,
+all kept ones are discarded. Recipes that are objects of the caller are never kept, because nobody knows what the caller's
+process has done to them. Entries are data from outside: each is validated completely before it is believed.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
-import json
 import os
 import sys
 import time
@@ -22,7 +20,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Self
 
-from onnx_ci.cache.contents import Contents
+from onnx_ci.cache.contents import Contents, digest_of_data, digest_of_text
 from onnx_ci.cache.entries import ChangedError, Entry, Observations, ProjectState
 from onnx_ci.cache.folder import DAMAGE, LAST_RUN, RECIPES, VERDICT, Folder, LastRun
 from onnx_ci.cache.machine import machine
@@ -272,7 +270,7 @@ class VerdictCache:
         """A snapshot or observations that entries share; ``None`` if they are lost."""
         with contextlib.suppress(*DAMAGE):
             value = from_json(kind, self._folder.read(f"{prefix}-{digest}.json"))
-            return value if _digest(to_json(value)) == digest else None
+            return value if digest_of_data(to_json(value)) == digest else None
         return None
 
     def _keep(
@@ -296,10 +294,10 @@ class VerdictCache:
         try:
             observations = to_json(self._present.observations(seen))
             entry = Entry(
-                about=about, snapshot=snapshot.digest, seen=_digest(observations), settings=settings or {},
+                about=about, snapshot=snapshot.digest, seen=digest_of_data(observations), settings=settings or {},
                 judged=time.time(), model=model, data=data,
             )  # fmt: skip
-            name = f"{name}-{entry.snapshot}-{entry.seen}{'' if settings is None else f'-{_digest(settings)[:8]}'}.json"
+            name = f"{name}-{entry.snapshot}-{entry.seen}{'' if settings is None else f'-{digest_of_data(settings)[:8]}'}.json"
             self._folder.write_once(f"snapshot-{entry.snapshot}.json", to_json(snapshot))
             self._folder.write_once(f"seen-{entry.seen}.json", observations)
             self._folder.write(name, {"schema": SCHEMA, **to_json(entry)})
@@ -357,9 +355,5 @@ def _recipe_of(cell: Cell) -> str:
     return f"{cell.source}::{cell.recipe} on {cell.device}"
 
 
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
-
-
 def _short(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return digest_of_text(text)[:16]

@@ -39,7 +39,7 @@ _LOOKS_FOR_MODULES = ("<frozen importlib", "<frozen zipimport", f"{_STANDARD}imp
 _METADATA = re.compile(r"\.dist-info(?:/|$)|/__editable__|__path_hook__$")
 """Files about installed packages, which count by their versions."""
 _KERNEL = ("/proc/", "/sys/", "/dev/")
-"""What the kernel says about the machine and its processes. These are no files; shared memory is."""
+"""Where the kernel describes the machine and its processes. Files of shared memory lie there, too, and count."""
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 (nothing is written there)
 _LOOKS = ("stat", "lstat", "access", "readlink")
 """The functions of :mod:`os` that look for a file; ``exists``, ``isfile``, ``resolve`` and others call them."""
@@ -241,7 +241,7 @@ def _path_of(path: Any) -> str | None:
 
 
 def _open_path(descriptor: int) -> str | None:
-    """Where that which is open lies, on Linux; ``None`` if it is no file and no folder, such as a pipe."""
+    """The path of an open file or folder, on Linux; ``None`` for anything else, such as a pipe."""
     with contextlib.suppress(OSError):
         path = _readlink(f"/proc/self/fd/{descriptor}")
         return path if path.startswith("/") else None

@@ -28,7 +28,7 @@ class Rule:
     is_about_expectations: bool = False
     """Whether the rule is about a recipe's expectations. The verdict itself reports it."""
     is_detail: bool = False
-    """Whether notes about it on cells that pass are among the details of a cell: nobody needs to act on them."""
+    """Whether its notes on cells that pass are shown with -v alone, because nobody needs to act on them."""
 
     @property
     def can_be_expected(self) -> bool:

@@ -14,6 +14,7 @@ import torch
 from onnx import TensorProto
 
 from onnx_ci.onnx_model.contents import Contents, graphs_in
+from onnx_ci.pipeline.model.tensors import index_at
 from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.text import listed_shortly
@@ -52,7 +53,7 @@ def compare_weights(reference: Path, tested: Path, limit: float) -> list[Finding
         largest = one[one.isfinite()].abs().max() if one.isfinite().any() else one.new_ones(())
         is_same = (one == two) | (one.isnan() & two.isnan())
         apart = torch.where(is_same, 0.0, ((one - two).abs() / largest).nan_to_num(torch.inf))
-        place = tuple(map(int, torch.unravel_index(apart.argmax(), apart.shape)))
+        place = index_at(int(apart.argmax()), apart.shape)
         if apart[place] > limit * _EPS.get(weight.data_type, 0.0):
             where = f" at {[*place]}" if place else ""
             message = f"the weight {name!r}{where} is {one[place]:.9g} in {reference} and {two[place]:.9g} in {tested}"
