@@ -306,8 +306,9 @@ def too_noisy(outputs: Iterable[OutputDrift]) -> Iterator[Finding]:
             noisy.setdefault(each.name, {}).setdefault(each.probe, each)
     for name, by_probe in noisy.items():
         worst = max(by_probe.values(), key=lambda each: each.noise / each.max_abs)
+        where = f"on {worst.probe!r}, " if len(by_probe) > 1 else ""
         message = (
-            f"output {name!r} is too noisy on {listed_shortly([*map(repr, by_probe)])} to prove anything: on {worst.probe!r}, "
+            f"output {name!r} is too noisy on {listed_shortly([*map(repr, by_probe)])} to prove anything: {where}"
             f"its noise is {worst.noise:.2g}, and its largest value is {worst.max_abs:.2g}"
         )
         yield finding("vacuous", message, severity=Severity.NOTE, remedy=_ILL_CONDITIONED)
