@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import numpy
 import onnx
@@ -413,6 +414,28 @@ def test_a_wrong_scale_is_found_above_the_rounding_of_int8(name):
 
     found = fault(results_of(net_with(name, wrong_scale))["wrong_scale"])
     assert (found.rule, found.introduced_by) == ("numeric-drift", "wrong_scale")
+
+
+class Calibration:
+    """What a function of one's own hands to ONNX Runtime's quantizer."""
+
+    def __init__(self, feeds):
+        self.get_next = iter([*feeds, None]).__next__
+
+
+@pytest.mark.parametrize("factor", [1, 2, 16])
+def test_a_function_that_calibrates_is_judged_as_a_static_quantization(factor, tmp_path, recwarn, caplog):
+    from onnxruntime.quantization import quantize_static
+
+    def calibrated(before: Path, after: Path, feeds):
+        quantize_static(before, after, Calibration(feeds()))
+        model = onnx.load(after)
+        scale = next(each for each in model.graph.initializer if each.name == "x_scale")
+        scale.CopyFrom(numpy_helper.from_array(numpy.asarray(numpy_helper.to_array(scale) * numpy.float32(factor)), scale.name))
+        onnx.save(model, after)
+
+    result = results_of(net_with(onnx_ci.graph_pass(calibrated, lossy="int8", domains="com.microsoft")))["calibrated"]
+    assert rules(result) == ([] if factor < 16 else ["numeric-drift"])
 
 
 class Twice(torch.nn.Module):

@@ -170,6 +170,15 @@ class ScaleFit:
         return self.activation.source or self.activation.name
 
     @property
+    def times_too_large(self) -> float:
+        """How many times larger the scale is than the values need; 0 for zeros. Where eight bits are used, more are no loss.
+
+        Some schemes round scales up to powers of two. Others have no zero point, or seven bits, and use a half of the integers.
+        """
+        rounding = 2 if math.frexp(self.activation.scale)[0] == 0.5 else 1
+        return min(self.activation.levels, 255) / (self.steps * rounding) if self.steps else 0.0
+
+    @property
     def is_significant(self) -> bool:
         """Whether it is more than the outliers that calibrations leave out."""
         return self.share > _CLIPPED_SHARE
@@ -189,22 +198,20 @@ def most_clipped(fits: Iterable[ScaleFit]) -> ScaleFit | None:
 def too_coarse(fits: Iterable[ScaleFit]) -> Iterator[Finding]:
     """An error if a scale is far too large for all inputs of a calibration, whose ``fits`` these are.
 
-    One scale can stand for several activations, such as those that a Concat joins. Schemes make scales up to twice as large as
-    the values need by each of: powers of two, which are told by the scale; a zero point in the middle; seven bits.
+    One scale can stand for several activations, such as those that a Concat joins.
     """
     by_scale: dict[tuple[float, int], ScaleFit] = {}
     for each in fits:
         scale = each.activation.scale, each.activation.zero_point
         by_scale[scale] = max(by_scale.get(scale, each), each, key=lambda fit: fit.steps)
-    if by_scale and 0 < (worst := min(by_scale.values(), key=lambda fit: fit.steps or math.inf)).steps:
-        times = min(worst.activation.levels, 255) / worst.steps / (2 if math.frexp(worst.activation.scale)[0] == 0.5 else 1)
-        if times > MOST_ERROR:
-            low, high = worst.activation.range
-            message = (
-                f"{worst.file} uses {worst.steps:.2g} of its {worst.activation.levels + 1} integers for {worst.name!r} on the "
-                f"inputs that are given: its scale is for values from {low:.4g} to {high:.4g}"
-            )
-            yield finding("numeric-drift", message, remedy=WRONG_SCALE)
+    worst = max(by_scale.values(), key=lambda fit: fit.times_too_large, default=None)
+    if worst is not None and worst.times_too_large > MOST_ERROR:
+        low, high = worst.activation.range
+        message = (
+            f"{worst.file} uses {worst.steps:.2g} of its {worst.activation.levels + 1} integers for {worst.name!r} on the "
+            f"inputs that are given: its scale is for values from {low:.4g} to {high:.4g}"
+        )
+        yield finding("numeric-drift", message, remedy=WRONG_SCALE)
 
 
 MOST_ERROR = 8.0
