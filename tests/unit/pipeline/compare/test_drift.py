@@ -83,6 +83,16 @@ def test_an_input_on_which_an_output_is_too_noisy_is_named_once():
     assert message("n=1", "n=2") == f"output 'y' is too noisy on 'n=1' and 'n=2' to prove anything: on 'n=1', {sizes}"
 
 
+def test_an_output_that_is_zero_but_for_the_noise_of_the_example_is_no_note():
+    noisy = dataclasses.replace(compared([1.0, -0.5], [1.0, -0.5], 0.1, [0.2, 0.3]), probe="floats small")
+
+    def notes(**example):
+        return [*too_noisy([dataclasses.replace(noisy, **{"probe": "example", "unproven": "", "noise": 0.01, **example}), noisy])]
+
+    assert [len(notes()), len(notes(noise=0.1)), len(notes(limit=noisy.limit / 64))] == [1, 0, 0]
+    assert len(notes(unproven="too noisy")) == 1
+
+
 def test_where_nothing_is_finite_nothing_is_proved():
     nan = math.nan
     assert compared([nan, nan], [nan, nan], 0.1, [nan, nan]).unproven == "nothing finite"
