@@ -87,7 +87,9 @@ def test_an_output_that_is_zero_but_for_the_noise_of_the_example_is_no_note():
     noisy = dataclasses.replace(compared([1.0, -0.5], [1.0, -0.5], 0.1, [0.2, 0.3]), probe="floats small")
 
     def notes(**example):
-        return [*too_noisy([dataclasses.replace(noisy, **{"probe": "example", "unproven": "", "noise": 0.01, **example}), noisy])]
+        return [
+            *too_noisy([dataclasses.replace(noisy, **{"probe": "example", "unproven": "", "noise": 0.01, **example}), noisy])
+        ]
 
     assert [len(notes()), len(notes(noise=0.1)), len(notes(limit=noisy.limit / 64))] == [1, 0, 0]
     assert len(notes(unproven="too noisy")) == 1
