@@ -1,9 +1,9 @@
 """How many failing cells ``onnx-ci fix`` repairs, of the faults of ``tests/faults``, and whether each repair is one.
 
-*Failing* is how many of the wrong models fail. *Code* is how many of these pass with a changed line, *setting* how many, of the
-others, with another setting of the export, and *repaired* how many with either. *Confirmed* is how many repairs hold without onnx-ci: the
-changed model is exported by ``torch.onnx.export`` in a fresh process, and ONNX Runtime computes with the file what the
-unchanged model computes, on other values and other sizes of the dynamic axes; *refuted* is how many do not.
+*Failing* is how many of the wrong models fail. *Code* is how many of these pass with a changed line, *setting* how many, of
+the others, with another setting of the export, and *repaired* how many with either. *Confirmed* is how many repairs hold
+without onnx-ci: the changed model is exported by ``torch.onnx.export`` in a fresh process, and ONNX Runtime computes with the
+file what the unchanged model computes, on other values and other sizes of the dynamic axes; *refuted* is how many do not.
 Usage: ``python benchmarks/fixes.py [--faults Grid,FrozenWindows] [--every 2] [--set lines|small]``.
 """
 
