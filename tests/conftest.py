@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -28,6 +29,11 @@ hypothesis.settings.load_profile("tests")
 
 # Read when torch is imported. By default, its idle threads wait in a loop and keep the cores from the tests beside this one.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def pytest_collection_finish() -> None:
+    """The collector need not look at torch and the tests again: it runs often, in the forks of this process, too."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
