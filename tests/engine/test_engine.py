@@ -549,7 +549,7 @@ def test_modules_that_an_activation_hides_show_on_another_example():
     assert hidden(100, weights="trained").status is Status.PASSED
 
 
-@pytest.mark.parametrize("opset", [13, 18])
+@pytest.mark.parametrize("opset", [13, pytest.param(18, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("returned", "broken"),
     [

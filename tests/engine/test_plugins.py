@@ -117,6 +117,7 @@ def test_an_unknown_exporter_is_told_with_the_nearest_name(tmp_path):
         onnx_ci.run([recipe], exporters="dynam")
 
 
+@pytest.mark.slow
 def test_a_cell_runs_again_if_the_package_changes(project, tiny_onnx, monkeypatch):
     monkeypatch.delenv("ONNX_CI_CACHE")
     project.recipes(NET.replace("THEN", "'tidy'"))
