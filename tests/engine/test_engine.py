@@ -54,18 +54,6 @@ def broken(artifact, change, recipe=net, opset=13):
 
 # --- what is right passes
 
-SPECIAL = {
-    "floats zero",
-    "floats negated",
-    "floats large",
-    "floats small",
-    "floats mixed",
-    "floats mixed 2",
-    "floats mixed 3",
-    "floats extreme",
-}
-
-
 def test_a_right_cell_passes_and_tells_its_numbers():
     result = run_one(net)
     assert (result.status, result.findings) == (Status.PASSED, ())

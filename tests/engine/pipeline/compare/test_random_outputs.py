@@ -75,7 +75,6 @@ def test_a_right_random_file_passes_on_every_probe(exporter):
     recipe = random_recipe(lambda x: tuple(each(x) for each in PER_ROW), dynamic_axes=axes, **NAMED)
     result = run_one(recipe, opsets="18", exporters=exporter)
     assert (rules(result), result.status) == ([], Status.PASSED)
-    assert {each.name for each in result.outputs} == set(NAMED["output_names"])
 
 
 def test_a_random_scalar_passes():
