@@ -54,6 +54,7 @@ def broken(artifact, change, recipe=net, opset=13):
 
 # --- what is right passes
 
+
 def test_a_right_cell_passes_and_tells_its_numbers():
     result = run_one(net)
     assert (result.status, result.findings) == (Status.PASSED, ())

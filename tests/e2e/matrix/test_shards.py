@@ -241,14 +241,6 @@ def test_what_makes_no_matrix_prints_none(three, arguments, code, said):
     assert "Traceback" not in done.stderr
 
 
-def test_nine_opsets_on_two_devices_are_eighteen_jobs(project):
-    project.recipes(RIGHT)
-    done = matrix(project, "--format=github", "--devices=cpu,cuda", "--cuda-runner=gpu")
-    include = json.loads(done.stdout)["include"]
-    assert [(entry["device"], entry["opset"]) for entry in include] == [(d, o) for d in ("cpu", "cuda") for o in range(9, 18)]
-    assert len({entry["id"] for entry in include}) == 18
-
-
 def test_300_cells_are_shared_out_or_refused_with_advice(project):
     made = "globals().update({f'n{n}': onnx_ci.recipe(name=f'net{n}', opsets='8-17')(lambda: None) for n in range(30)})"
     project.write("onnx_recipes.py", "import onnx_ci\n\n" + made)
