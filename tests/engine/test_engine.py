@@ -322,7 +322,7 @@ class Recurrent(torch.nn.Module):
         return self.rnn(x)[0]  # the line
 
 
-@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, pytest.param(torch.nn.GRU, marks=pytest.mark.slow)])
 def test_a_recurrent_layer_of_any_length_has_nothing_that_nobody_can_act_on(kind):
     axes = {0: "batch", 1: "length"}
 

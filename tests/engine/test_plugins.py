@@ -186,6 +186,7 @@ def test_a_runtime_that_overwrites_its_inputs_and_uses_its_memory_again_harms_no
     assert (cell.status, broken_rules(cell.findings)) == (onnx_ci.Status.PASSED, set())
 
 
+@pytest.mark.slow
 def test_operators_are_listed_for_an_exporter_of_a_package(project, tiny_onnx):
     project.recipes(NET.replace("THEN", "[]"))
     done = project.command("onnx_ci", "ops", "net", "--exporters=signed", "--opsets=17")

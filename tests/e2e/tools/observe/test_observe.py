@@ -287,6 +287,7 @@ TRACES = """
 """
 
 
+@pytest.mark.slow
 def test_a_program_that_traces_its_model_gets_the_same_graph(project, capfd):
     project.write("nets.py", NETS)
     project.write("serve.py", TRACES)
