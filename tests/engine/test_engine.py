@@ -165,12 +165,6 @@ def test_what_is_not_a_number_in_both_is_no_finding():
 # --- the export itself
 
 
-def test_an_operator_that_the_opset_lacks_is_named():
-    result = run_one(recipe_of(lambda x: torch.fft.fft(x).abs(), torch.randn(4)))
-    assert (rules(result), result.status) == (["unsupported-operator"], Status.FAILED)
-    assert "fft" in result.findings[0].message
-
-
 def test_what_the_exporter_raises_is_one_line_with_its_cause_and_the_rest_in_the_log():
     class Branches(torch.nn.Module):
         def forward(self, x):
