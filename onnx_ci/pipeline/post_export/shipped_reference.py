@@ -23,6 +23,7 @@ from onnx_ci.onnx_model.signature import read_signature
 from onnx_ci.pipeline.inputs.probes import Probe, Probes
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.devices import exact_arithmetic
+from onnx_ci.pipeline.model.operators import Intervention
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.tensors import Outputs, as_array, has_noise, in_declared_type, is_finite
 from onnx_ci.pipeline.post_export import rounding
@@ -139,6 +140,7 @@ class _Simulator:
     def __init__(self, model: RecipeModel, probes: Probes, lossy: Sequence[GraphPass]) -> None:
         self._probes, self._lossy = probes, lossy
         self._copies = Copies(model.pristine, model.fresh)
+        self._copies.is_watchable = model.is_watchable
         if not model.changed_by_running and all(each.lossy == "int8" for each in lossy):  # float16 changes the weights
             self._copies.share()
         self._observations: dict[int, rounding.Observations] = {}
@@ -229,7 +231,9 @@ class _Simulator:
         reference = probe.reference
         if reference.method == "proportion" and len(simulated) > 1:
             reference = probe.refinements[0]()
-        return dataclasses.replace(with_noise_of(reference, simulated, self._method), is_lossy=True)
+        # What a model computes otherwise where it is watched is no rounding.
+        unrounded = None if self._copies.is_watchable else self._run(probe, lambda _: Intervention())
+        return dataclasses.replace(with_noise_of(reference, simulated, self._method, unrounded=unrounded), is_lossy=True)
 
 
 # --- calibration ------------------------------------------------------------------------------------------------------
