@@ -218,7 +218,7 @@ class _Cell:
             exported = export(prepared.model, prepared.untaken_branches, self.task.cell, path)
         trial.logs.append(exported.log)
         trial.findings += exported.findings
-        trial.inputs = prepared.probes.inputs
+        trial.inputs, trial.left_out = prepared.probes.inputs, prepared.probes.left_out
         trial.observability = None if prepared.observability is None else prepared.observability.share
         if exported.artifact is None or self.task.passes:
             return exported.artifact and self._judge_after_passes(exported.artifact, trial)

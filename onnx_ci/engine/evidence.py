@@ -20,6 +20,7 @@ class Trial:
     cpu_vs_gpu: tuple[CpuVsGpu, ...] = ()
     facts: ExportFacts | None = None
     inputs: tuple[InputDomain, ...] = ()
+    left_out: tuple[str, ...] = ()
     observability: float | None = None
     logs: list[str] = field(default_factory=list)
     written_weights: str | None = None
@@ -99,5 +100,6 @@ class Evidence:
             observability=max(observed, default=None),
             cpu_vs_gpu=next(filter(None, (trial.cpu_vs_gpu for trial in self.trials)), ()),
             inputs=next(filter(None, (trial.inputs for trial in self.trials)), ()),
+            left_out=next(filter(None, (trial.left_out for trial in self.trials)), ()),
             facts=next((trial.facts for trial in self.trials if trial.prepared is self.recorded), None),
         )

@@ -151,7 +151,7 @@ def _as_of_ties(findings: Iterable[Finding], probes: Probes, model: RecipeModel)
         if probe is None or each.rule not in ("numeric-drift", "baked-value") or each.severity is not Severity.ERROR:
             yield each
         else:
-            yield as_of_ties(each, functools.partial(_on, model, probe), probe.reference.own)
+            yield as_of_ties(each, functools.partial(_on, model, probe))
 
 
 def _on(model: RecipeModel, probe: Probe) -> Call:

@@ -430,7 +430,10 @@ def _describe_pass(finding: Finding) -> str:
 
 
 def describe_inputs_compared(result: CellResult) -> str:
-    """``14 inputs; nothing is proved on 'floats large' (too noisy)``; empty if none was compared."""
+    """``14 inputs; nothing is proved on 'floats large' (too noisy)``; empty if none was compared.
+
+    On a large example: ``2 inputs; the example is large, so not on 'floats zero' and 'floats large'``.
+    """
     vain = result.unproven_inputs
     proven = {each.probe for each in result.outputs} - vain.keys()
     of_reason = [
@@ -438,6 +441,8 @@ def describe_inputs_compared(result: CellResult) -> str:
         for reason in dict.fromkeys(vain.values())
     ]
     in_vain = [f"nothing is proved on {listed(of_reason)}"] if vain else []
+    if result.left_out:
+        in_vain.append(f"the example is large, so not on {listed(map(repr, result.left_out))}")
     return "; ".join([count(len(proven), "input"), *in_vain]) if result.outputs else ""
 
 

@@ -526,6 +526,8 @@ class CellEvidence:
     """On a GPU, each output of the example as PyTorch and ONNX Runtime compute it on the CPU and on the GPU."""
     inputs: tuple[InputDomain, ...] = ()
     """The model's inputs and their domains; empty if the recipe could not be prepared."""
+    left_out: tuple[str, ...] = ()
+    """Special values on which nothing is compared, because a run on the example takes as long as an export, or longer."""
     facts: ExportFacts | None = None
     """What a baseline records about the file; ``None`` if no file was written."""
     cached: bool = False

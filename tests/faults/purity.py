@@ -9,6 +9,7 @@ from faults.fault import X, fault, matrix
 from toolbox.cells import Counts
 from torch import nn
 from torch.nn import functional
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 
 class Remembers(nn.Module):
@@ -133,7 +134,57 @@ class LargestRow(nn.Module):
         return self.last
 
 
+WATCHING = {
+    "mode": is_in_torch_dispatch_mode,
+    "operators": lambda: torch._C._len_torch_dispatch_stack() > 0,
+    "functions": lambda: torch._C._len_torch_function_stack() > 0,
+}
+
+
+def watched(is_watched, exported=1.0):
+    """Computes something else where it is watched, and once more something else in an export."""
+
+    def forward(x):
+        y = torch.sigmoid(x)
+        y = y * 1.05 if is_watched() else y
+        return y * exported if torch.onnx.is_in_onnx_export() else y
+
+    return forward
+
+
+def indices_watched(is_watched, exported=0):
+    def forward(x):
+        y = x.argsort(1) + 2 * is_watched()
+        return y + exported if torch.onnx.is_in_onnx_export() else y
+
+    return forward
+
+
+def cast_watched(is_watched, exported=1.0):
+    def forward(x):
+        y = (x.half() * 1.7).float().sigmoid()
+        y = y * 1.05 if is_watched() else y
+        return y * exported if torch.onnx.is_in_onnx_export() else y
+
+    return forward
+
+
 FAULTS = [
+    # What watches a model must not change by what a file is judged.
+    *(
+        fault(f"watched_{name}", "numeric-drift", watched(test, 1.02), watched(test), matrix, exporter="torchscript", **X)
+        for name, test in WATCHING.items()
+    ),
+    *(
+        fault(f"watched_{kind}", "numeric-drift", make(test, step), make(test), matrix, exporter="torchscript", **X)
+        for test in (is_in_torch_dispatch_mode,)
+        for kind, make, step in (("indices", indices_watched, 1), ("casts", cast_watched, 1.02))
+    ),
+    # torch.export watches the model itself, and exports what it computes then.
+    *(
+        fault(f"exported_{name}", "numeric-drift", watched(test), torch.sigmoid, matrix, opset=18, exporter="dynamo", **X)
+        for name, test in WATCHING.items()
+    ),
     # What is left of the last input shows only if the next one differs.
     fault("smoothed", "impure-model", Smooths, lambda x: x * 1.0, matrix, **X),
     fault("peak", "impure-model", Peak, LargestRow, matrix, **X),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Unpack
@@ -13,7 +15,7 @@ import torch
 from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.onnx_model.precision import PRECISIONS
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, EXTREME_TOLERANCE, InputStatus, Probe
-from onnx_ci.pipeline.model.tensors import dtype_name, has_noise, index_at, is_float8
+from onnx_ci.pipeline.model.tensors import blocks, dtype_name, has_noise, index_at, is_all_finite, is_float8
 from onnx_ci.pipeline.reference import runtime_rounding
 from onnx_ci.pipeline.reference.reference import spread
 from onnx_ci.results.records import Finding, OutputDrift, Severity, Similarity
@@ -155,21 +157,52 @@ class _Output:
         self.limit = 0.0 if self.is_exact else max_drift.of(name, dtype_name(self.own))
         self.limit *= EXTREME_TOLERANCE if probe.legality is InputStatus.EXTREME else 1.0
         self.rtol, self.atol = max_drift.tolerance_of(name, dtype_name(self.own))
-        self.raw, self.got, self.exact = got, got.double(), reference.exact[position].double()
-        comparable = torch.isfinite(self.own.double()) & torch.isfinite(self.exact) & reference.stable[position]
-        self.nonfinite = comparable & ~torch.isfinite(self.got)
-        self.judged = comparable & ~self.nonfinite
-        self.error = torch.where(self.judged, (self.got - self.exact).abs(), 0.0)
-        if self.is_exact:
-            # Not all integers up to 2**63 can be represented in float64, so they are compared unconverted.
-            same = got.to(self.own.dtype) == self.own
-            if is_float8(self.own):
-                same |= self._rounded_to_neighbor(got.to(self.own.dtype), reference.stable[position])
-            elif reference.is_lossy:
-                # Integers that differ are near ties, if no more of them do than in the simulation.
-                same |= bool((~same & self.judged).sum() <= (~reference.stable[position]).sum())
-            least = 0.0 if self.own.is_floating_point() else 1.0
-            self.error = torch.where(same | ~self.judged, 0.0, self.error.clamp(min=least))
+        self.raw, self.exact, self.stable = got, reference.exact[position], reference.stable[position]
+        self.is_finite = is_all_finite(self.own) and is_all_finite(got)
+
+    # Of the whole output, and of no use where it is finite and stable: float64 takes twice the memory of what it is made of.
+
+    @functools.cached_property
+    def got(self) -> torch.Tensor:
+        return self.raw.double()
+
+    @functools.cached_property
+    def comparable(self) -> torch.Tensor:
+        return torch.isfinite(self.own.double()) & torch.isfinite(self.exact) & self.stable
+
+    @functools.cached_property
+    def judged(self) -> torch.Tensor:
+        return self.comparable & torch.isfinite(self.got)
+
+    @functools.cached_property
+    def error(self) -> torch.Tensor:
+        error = torch.where(self.judged, (self.got - self.exact.double()).abs(), 0.0)
+        if not self.is_exact:
+            return error
+        # Not all integers up to 2**63 can be represented in float64, so they are compared unconverted.
+        same = self.raw.to(self.own.dtype) == self.own
+        if is_float8(self.own):
+            same |= self._rounded_to_neighbor(self.raw.to(self.own.dtype), self.stable)
+        elif self.probe.reference.is_lossy:
+            # Integers that differ are near ties, if no more of them do than in the simulation.
+            same |= bool((~same & self.judged).sum() <= (~self.stable).sum())
+        least = 0.0 if self.own.is_floating_point() else 1.0
+        return torch.where(same | ~self.judged, 0.0, error.clamp(min=least))
+
+    @property
+    def size(self) -> torch.Tensor:
+        return torch.where(self.judged, self.exact.double().abs(), 0.0)
+
+    def _errors(self) -> Iterator[tuple[tuple[int, ...], torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """The error, the size and the noise of the elements, in parts, each with the index at which it begins."""
+        if self.is_exact or not (self.is_finite and is_all_finite(self.exact) and bool(self.stable.all())):
+            if bool(self.judged.any()):
+                yield (0,) * self.own.dim(), self.error, self.size, self.noise_of_elements
+            return
+        for start, (got, exact, noise) in blocks((self.raw, self.exact, self.noise_of_elements)):
+            if got.numel():
+                exact = exact.double()
+                yield start, (got.double() - exact).abs_(), exact.abs(), noise
 
     def _rounded_to_neighbor(self, got: torch.Tensor, stable: torch.Tensor) -> torch.Tensor:
         """Which 8-bit floats are one step off, as a value near the middle between two steps may be.
@@ -187,7 +220,7 @@ class _Output:
         findings = self._nonfinite()
         is_quantized = self.precision is not None and self.precision.is_uniform
         if self._by_tolerance:
-            allowed = (self.atol or 0.0) + (self.rtol or 0.0) * self.exact.abs()
+            allowed = (self.atol or 0.0) + (self.rtol or 0.0) * self.exact.double().abs()
             passes = bool(((self.error <= allowed) | ~self.judged).all())
         else:
             passes = drift.drift <= drift.limit
@@ -206,16 +239,18 @@ class _Output:
         return f"output {self.name!r} on {self.probe.name!r}"
 
     def _measured(self) -> OutputDrift:
-        some, error, noise, index = bool(self.judged.any()), 0.0, self.noise, None
-        if some:
-            index = index_at(int((self.error / self.noise_of_elements).argmax()), self.error.shape)
-            error, noise = self.error[index].item(), self.noise_of_elements[index].item()
-        size = torch.where(self.judged, self.exact.abs(), 0.0)
-        ratio = torch.where(self.error > 0, self.error / size, 0.0).max().item() if size.numel() else 0.0
-        largest, alike = size.max().item() if some else 0.0, None
-        if some and self.probe.reference.is_lossy:
+        error, noise, index, ratio, largest, alike = 0.0, self.noise, None, 0.0, 0.0, None
+        for start, errors, sizes, noises in self._errors():
+            drifts = errors / noises
+            if index is None or not drifts.max().item() <= error / noise:
+                place = index_at(int(drifts.argmax()), errors.shape)
+                error, noise, index = errors[place].item(), noises[place].item(), tuple(map(operator.add, start, place))
+            ratio = max(ratio, (errors / sizes).nan_to_num_(nan=0.0, posinf=math.inf).max().item())
+            largest = max(largest, sizes.max().item())
+        if index is not None and self.probe.reference.is_lossy:
             same = self.raw.to(self.own.dtype) == self.own
-            alike = agreement(same, self.judged) if self.is_exact else similarity(self.got, self.exact, self.judged, self.noise)
+            exact = self.exact.double()
+            alike = agreement(same, self.judged) if self.is_exact else similarity(self.got, exact, self.judged, self.noise)
         return OutputDrift(
             name=self.name,
             probe=self.probe.name,
@@ -231,13 +266,13 @@ class _Output:
             reference=self.method,
             similarity=alike,
             is_decisive=self._is_decisive and not _only_warns(self.probe, self.terms),
-            unproven=self._unproven(size, largest) if some else "nothing finite",
+            unproven=self._unproven(largest) if index is not None else "nothing finite",
         )
 
-    def _unproven(self, size: torch.Tensor, largest: float) -> str:
+    def _unproven(self, largest: float) -> str:
         if self.is_exact or self._by_tolerance or not 0 < largest <= self.noise * self.limit:
             return ""
-        return TOO_NOISY if bool((size <= self.noise_of_elements * self.limit).all()) else ""
+        return TOO_NOISY if bool((self.size <= self.noise_of_elements * self.limit).all()) else ""
 
     @property
     def _by_tolerance(self) -> bool:
@@ -245,7 +280,7 @@ class _Output:
 
     def _drifted(self, drift: OutputDrift) -> Finding:
         index = drift.index or ()
-        got, expected = self.got[index].item(), self.exact[index].item()
+        got, expected = self.raw[index].item(), self.exact[index].item()
         where = f"output {self.name!r} at {list(index)} on {self.probe.name!r}"
         if self._by_tolerance:
             message = (
@@ -308,14 +343,17 @@ class _Output:
         An error; a note if the model's own type and float64 differ there, so that it depends on rounding, or if the model
         itself gives NaN or infinity on a special input.
         """
+        if self.is_finite:
+            return []
         own = self.own.double()
+        nonfinite = self.comparable & ~torch.isfinite(self.got)
         same = (self.got == own) | (torch.isnan(self.got) & torch.isnan(own))
         missing = ~torch.isfinite(own) & ~same
         decided = (own == self.exact) | (torch.isnan(own) & torch.isnan(self.exact))
         is_right = not self.probe.special
         findings = []
         for mask, severe in (
-            (self.nonfinite | (missing & decided & is_right), True),
+            (nonfinite | (missing & decided & is_right), True),
             (missing & ~(decided & is_right), False),
         ):
             if bool(mask.any()):

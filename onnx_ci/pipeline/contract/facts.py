@@ -13,7 +13,7 @@ from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.model.call import input_tensors
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.tensor_sketch import sketch
-from onnx_ci.pipeline.model.tensors import has_noise, is_finite
+from onnx_ci.pipeline.model.tensors import has_noise, is_all_finite, is_finite
 from onnx_ci.pipeline.reference.reference import Reference
 from onnx_ci.results.records import DeclaredValue, ExportFacts, OutputValues
 
@@ -61,9 +61,11 @@ def _values(names: Sequence[str], reference: Reference) -> Iterator[OutputValues
     for name, own, exact, noise, stable in zip(
         names, reference.own, reference.exact, reference.noise, reference.stable, strict=True
     ):
-        # Where the model's own type overflows, values in float64 are not comparable.
-        flat = torch.where(is_finite(own), exact.double(), own.double()).flatten()
-        finite = flat[torch.isfinite(flat)]
+        flat = exact.double().flatten()
+        if not (is_all_finite(own) and is_all_finite(exact)):
+            # Where the model's own type overflows, values in float64 are not comparable.
+            flat = torch.where(is_finite(own), exact.double(), own.double()).flatten()
+        finite = flat if is_all_finite(flat) else flat[torch.isfinite(flat)]
         if not finite.numel() or not bool(stable.all()):
             continue  # values that depend on rounding are not the same on each machine
         digits = _DIGITS.get(own.dtype, 9) if own.is_floating_point() else 17

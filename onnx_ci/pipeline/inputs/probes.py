@@ -116,6 +116,8 @@ class Probes:
     cannot run there."""
     inputs: tuple[InputDomain, ...]
     """What the inputs are, and which values they are given."""
+    left_out: tuple[str, ...] = ()
+    """The names of the special values that are not tried, because the example is large."""
 
     @property
     def example(self) -> Probe:

@@ -11,17 +11,21 @@ from onnx_ci.pipeline.inputs.probes import Inputs, Probe, Prober, is_integer
 from onnx_ci.pipeline.model.tensors import is_finite
 
 
-def fresh_probes(prober: Prober, domains: InputDomains = UNKNOWN) -> list[Probe]:
-    """Random values in all inputs at once, or in one input at a time if the model rejects that."""
+def fresh_probes(prober: Prober, domains: InputDomains = UNKNOWN, *, quick: bool = False) -> list[Probe]:
+    """Random values in all inputs at once, or in one input at a time if the model rejects that.
+
+    Args:
+        quick: as for :meth:`Prober.probe`.
+    """
     example = prober.example.inputs
     for inputs in _attempts(example, domains):
-        if probe := prober.probe("fresh", inputs):
+        if probe := prober.probe("fresh", inputs, quick=quick):
             return [probe]
     probes = []
     for index in range(len(example)):
         for inputs in _attempts(example, domains):
             changed = [*example[:index], inputs[index], *example[index + 1 :]]
-            if probe := prober.probe(f"fresh input {index}", changed):
+            if probe := prober.probe(f"fresh input {index}", changed, quick=quick):
                 probes.append(probe)
                 break
     return probes

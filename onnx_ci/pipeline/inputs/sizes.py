@@ -53,6 +53,8 @@ def resized_probes(
     following: Following = lambda inputs: {},
     domains: InputDomains = UNKNOWN,
     rows: SpecialRows | None = None,
+    *,
+    is_large: bool = False,
 ) -> ResizedProbes:
     """Inputs with other sizes of the dynamic axes: all axes together, then each alone, at larger sizes and at the smallest.
 
@@ -66,10 +68,12 @@ def resized_probes(
         rows: puts special values into rows of the probes. If it does, the other axes are tried beside the smallest batch, which
             is less work. Only the batch is made smaller for them: beside half of the width, twice the height would be no larger
             image, and beside a width of 1, many an operator does nothing.
+        is_large: whether the example is large. Then smaller sizes are preferred, once one input has larger ones of all axes.
     """
     attempts = _Attempts(prober, axes, following, domains, rows or SpecialRows(prober, axes))
     choices = _Choices(attempts.sizes, axes)
     are_moved = attempts.attempt(choices.larger())
+    choices.prefers_small = is_large and are_moved is not None
     relations = [relation for name in attempts.order if (relation := _move_alone(name, attempts, choices))]
     if not are_moved:  # by now, some multiples are known, which are smaller than twice the size
         next(filter(None, map(attempts.attempt, (choices.larger(), *choices.others()))), None)
@@ -227,6 +231,8 @@ class _Choices:
         self._axes = axes
         self.permitted = {name: axes.permitted(name) for name in sizes}
         """The sizes that each variable can have, as far as is known."""
+        self.prefers_small = False
+        """Whether the sizes of one variable are preferred that are less work than others."""
 
     def is_declared(self, name: str) -> bool:
         """Whether the recipe declares the sizes of a variable."""
@@ -280,7 +286,8 @@ class _Choices:
         """
         size, every = self._sizes[name], self.permitted[name]
         others = (above(every, 2 * size), above(every, size), *multiples, 2 * size, below(every, size), 3 * size, size // 2)
-        return [other for other in others if other in every and other != size]
+        small = (above(every, size // 4), above(every, size)) if self.prefers_small else ()
+        return [other for other in (*small, *others) if other in every and other != size]
 
     def multiples(self, name: str) -> dict[int, int]:
         """Sizes that show which multiple a model needs, with that multiple. They are above twice the size."""

@@ -17,7 +17,7 @@ import torch
 from onnx_ci.pipeline.domains.axes import InputAxes
 from onnx_ci.pipeline.inputs.probes import EXTREME_TOLERANCE, Inputs, InputStatus, Probe, Prober, is_same
 from onnx_ci.pipeline.inputs.special_values import Variation
-from onnx_ci.pipeline.model.tensors import Outputs, has_noise, is_finite, is_float8
+from onnx_ci.pipeline.model.tensors import Outputs, has_noise, is_all_finite, is_float8
 from onnx_ci.pipeline.reference.channel_noise import ChannelNoise
 from onnx_ci.pipeline.reference.reference import Reference, proportional_reference
 from onnx_ci.text import listed
@@ -123,7 +123,7 @@ class SpecialRows:
         """
         example, outputs = self._example.reference, reference.own
         axes = _resized_axes(outputs, example.own, size)
-        if axes is None or any(example.channels) or not all(bool(is_finite(output).all()) for output in outputs):
+        if axes is None or any(example.channels) or not all(map(is_all_finite, outputs)):
             return None
         rows = zip(*(torch.split(output, 1, axis) for output, axis in zip(outputs, axes, strict=True)), strict=True)
         in_proportion = [proportional_reference(row, example) for row in rows]

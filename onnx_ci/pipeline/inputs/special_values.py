@@ -34,6 +34,8 @@ class Variation:
     legality: InputStatus = InputStatus.LEGAL
     is_edge: bool = True
     """Whether the values are edge cases: see :attr:`Probe.special`."""
+    is_mixed: bool = False
+    """Whether the elements have several kinds of values, so that one run shows what others show one by one."""
     is_small: bool = False
     """Whether the values are so small that an operator may round by more: ``exp(x) - 1`` is still a right ``expm1(x)``."""
 
@@ -77,7 +79,7 @@ def variations(
     small = variation("floats small", [_only(is_float, lambda tensor: tensor * SMALL)(tensor) for tensor in example])
     yield replace(small, is_small=True)
     for name, inputs in _mixed(example, constants):
-        yield variation(name, inputs)
+        yield replace(variation(name, inputs), is_mixed=True)
     generator = torch.Generator().manual_seed(2000)
     numbers = [sign * magnitude for magnitude in MAGNITUDES for sign in (1, -1)]
     extreme = _changed_floats(example, lambda tensor: _chosen(tensor, [tensor, *numbers], generator))
@@ -88,7 +90,7 @@ def variations(
     yield variation("floats equal", equal)
     yield from _masks(example, domains)
     for name, is_edge, inputs in _tested_values(example, uses):
-        yield replace(variation(name, inputs), is_edge=is_edge)
+        yield replace(variation(name, inputs), is_edge=is_edge, is_mixed=is_edge)
     for name, inputs in domains.edges(example):
         yield Variation(name=name, inputs=inputs)
 
@@ -226,7 +228,7 @@ def _masks(example: Inputs, domains: InputDomains) -> Iterator[Variation]:
     """All masks as of padded rows, and with true or false everywhere or in their first row: in their domains, or degenerate."""
     masks = {index for index, domain in domains.items() if isinstance(domain, Mask)}
     padded = [_padded(tensor) if index in masks else tensor for index, tensor in enumerate(example)]
-    yield Variation(name="masks of padded rows", inputs=domains.legal(padded, example))
+    yield Variation(name="masks of padded rows", inputs=domains.legal(padded, example), is_mixed=True)
     for name, value, is_row in (
         ("masks full", True, False),
         ("masks empty", False, False),

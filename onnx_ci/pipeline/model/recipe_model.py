@@ -56,6 +56,8 @@ class RecipeModel:
     """Whether an export gets the parameters of ``pristine`` instead of copies, for which there may not be enough memory."""
     changed_by_running: tuple[str, ...]
     """The state that a run of the model changes, so that it is not attributed to the export."""
+    is_watchable: bool
+    """Whether the model computes the same, bit for bit, under an intervention that changes nothing."""
     weights_sketch: TensorSketch
     """A sketch of the exported parameters and buffers."""
 

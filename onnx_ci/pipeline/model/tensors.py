@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,30 @@ def is_finite(tensor: torch.Tensor) -> torch.Tensor:
     return torch.isfinite(tensor.float() if is_float8(tensor) else tensor)
 
 
+def is_all_finite(tensor: torch.Tensor) -> bool:
+    """Whether all elements are finite, without a tensor that says so of each."""
+    if not has_noise(tensor) or not tensor.numel():
+        return bool(is_finite(tensor).all())
+    return all(math.isfinite(end) for end in tensor.aminmax())
+
+
+BLOCK = 2**16
+"""How many elements a block has. What is computed of one stays in the processor's cache, and takes no new pages of memory,
+which cost more than computing."""
+
+
+def blocks(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[tuple[int, ...], Sequence[torch.Tensor]]]:
+    """Tensors of one shape in parts along the outermost axis that is long enough, each with the index at which it begins."""
+    shape, count = tensors[0].shape, tensors[0].numel()
+    if count <= BLOCK:
+        yield (0,) * len(shape), tensors
+        return
+    axis = next((axis for axis, size in enumerate(shape) if size * BLOCK >= count), shape.index(max(shape)))
+    rows = max(1, BLOCK * shape[axis] // count)
+    for number, parts in enumerate(zip(*(tensor.split(rows, axis) for tensor in tensors), strict=True)):
+        yield tuple(number * rows if each == axis else 0 for each in range(len(shape))), parts
+
+
 def has_same_values(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Whether tensors of the same shape have equal values; NaN equals NaN."""
     if not is_float8(first) and torch.equal(first, second):
@@ -66,6 +91,10 @@ def are_near(tensor: torch.Tensor, other: torch.Tensor, share: float) -> bool:
 
 def largest_value(tensor: torch.Tensor) -> float:
     """The largest finite absolute value; 0 if there is none."""
+    if has_noise(tensor) and tensor.numel():
+        low, high = (abs(end.item()) for end in tensor.detach().aminmax())
+        if math.isfinite(low) and math.isfinite(high):
+            return float(max(low, high))
     finite = tensor.double()[is_finite(tensor)].abs()  # torch 2.9 has no index for 8-bit floats
     return finite.max().item() if finite.numel() else 0.0
 

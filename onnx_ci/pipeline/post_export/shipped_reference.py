@@ -23,6 +23,7 @@ from onnx_ci.onnx_model.signature import read_signature
 from onnx_ci.pipeline.inputs.probes import Probe, Probes
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.devices import exact_arithmetic
+from onnx_ci.pipeline.model.operators import Intervention
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.tensors import Outputs, as_array, has_noise, in_declared_type, is_finite
 from onnx_ci.pipeline.post_export import rounding
@@ -139,6 +140,7 @@ class _Simulator:
     def __init__(self, model: RecipeModel, probes: Probes, lossy: Sequence[GraphPass]) -> None:
         self._probes, self._lossy = probes, lossy
         self._copies = Copies(model.pristine, model.fresh)
+        self._copies.is_watchable = model.is_watchable
         if not model.changed_by_running and all(each.lossy == "int8" for each in lossy):  # float16 changes the weights
             self._copies.share()
         self._observations: dict[int, rounding.Observations] = {}
@@ -213,7 +215,9 @@ class _Simulator:
     def _with_noise(self, probe: Probe) -> Probe:
         """The probe with the noise of one simulation, and with a refinement by several more for a file that fails."""
         nearest = self._simulated(probe, None)
-        unrounded = self._run(probe) if probe.follows is None else None  # torch's encoder layers compute something else so
+        # What a model computes otherwise where it is watched, as torch's encoder layers do, is no rounding.
+        watching = () if self._copies.is_watchable else (lambda _: Intervention(),)
+        unrounded = self._run(probe, *watching) if probe.follows is None else None
         pairs = zip(nearest or probe.reference.exact, probe.reference.exact, strict=True)
         if nearest is None or (not probe.special and any(bool((is_finite(b) & ~is_finite(a)).any()) for a, b in pairs)):
             self.failing[probe.name] = None

@@ -302,6 +302,16 @@ def without_float64(probes: Sequence[Probe]) -> Iterator[Finding]:
         yield finding("no-float64", message)
 
 
+def not_watchable() -> Finding:
+    """A note that the model computes something else where its operators are watched."""
+    message = (
+        "the model returns other bits while its operators are watched, as torch's encoder layers do, so they are not watched: "
+        "in float64, casts in its code still round, and equal values are tried in one order only"
+    )
+    remedy = "No action is needed if forward neither casts nor sorts."
+    return finding("vacuous", message, severity=Severity.NOTE, remedy=remedy)
+
+
 # --- observability ----------------------------------------------------------------------------------------------------
 
 

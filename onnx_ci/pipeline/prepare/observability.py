@@ -102,17 +102,17 @@ def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Obse
         with torch.enable_grad(), seeded(0), force_eager(), _gradients_of_recurrent_layers(call.model):
             outputs = tensors_in(call.model(*call.args, **call.kwargs))
             generator = torch.Generator().manual_seed(0)
-            terms = [
-                (output.cpu().double() * torch.randn(output.shape, generator=generator, dtype=torch.float64)).sum()
-                / (unit * limit)
+            directions = [
+                (output, (torch.randn(output.shape, generator=generator) / (unit * limit)).to(output.device, output.dtype))
                 for output, unit, limit in zip(outputs, noise, limits, strict=True)
                 if output.is_floating_point() and output.requires_grad
             ]
             tapped = {name: [*pairs] for name, pairs in taps.items()}  # a gradient may run modules again: checkpointing does
             zeros = [zero for pairs in tapped.values() for zero, _ in pairs]
-            if not terms or not zeros:
+            if not directions or not zeros:
                 return None
-            gradients = iter(torch.autograd.grad(torch.stack(terms).sum(), zeros, allow_unused=True))
+            ends, directions_of_ends = zip(*directions, strict=True)
+            gradients = iter(torch.autograd.grad(ends, zeros, directions_of_ends, allow_unused=True))
     except Exception as error:  # the model cannot be differentiated
         if "fork-based multiprocessing" in str(error):
             raise NoGradientsError(str(error)) from None
@@ -128,12 +128,12 @@ def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Obse
         effects = [
             activation * gradient for (_, activation), gradient in zip(pairs, gradients, strict=False) if gradient is not None
         ]
-        is_visible = any(float(effect.double().nan_to_num(0.0, 0.0, 0.0).norm()) > 1 for effect in effects)
-        (visible if is_visible else hidden).append(name)
         if not effects:
             without_gradient.append(name)
         if not any(effect.any() for effect in effects):
             flat.append(name)
+        sizes = (torch.linalg.vector_norm(effect.nan_to_num_(0.0, 0.0, 0.0), dtype=torch.float64) for effect in effects)
+        (visible if any(size > 1 for size in sizes) else hidden).append(name)
     names_of = {"visible": visible, "hidden": hidden, "without_gradient": without_gradient, "flat": flat}
     return Observability(**{kind: tuple(of_kind) for kind, of_kind in names_of.items()})
 

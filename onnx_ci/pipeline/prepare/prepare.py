@@ -58,6 +58,7 @@ from onnx_ci.pipeline.prepare.findings import (
     loaded_weights_findings,
     noisy_outputs,
     not_recorded,
+    not_watchable,
     observability_findings,
     observability_unknown,
     output_size_findings,
@@ -79,9 +80,13 @@ from onnx_ci.pipeline.reference.random_samples import random_reference
 from onnx_ci.pipeline.reference.reference import make_reference
 from onnx_ci.pipeline.reference.runtime_rounding import with_runtime_rounding
 from onnx_ci.pipeline.trace.recorder import Tracer
+from onnx_ci.pipeline.trace.trace import Operator
 from onnx_ci.processes.allocator import return_free_memory, return_large_blocks
 from onnx_ci.processes.capture import timed
 from onnx_ci.results.records import Finding, InputDomain
+
+LARGE = 2**20
+"""How many elements an operator returns on a large example, in the mean. It then takes as long as its export, or longer."""
 
 
 class Weights(enum.Enum):
@@ -143,6 +148,7 @@ def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
     findings = (
         *(loaded_weights_findings(copies.pristine) if weights is Weights.PROBE_UNLESS_LOADED else ()),
         *call_findings(copies.pristine, first.result, task.recipe),
+        *(() if copies.is_watchable else [not_watchable()]),
         *effects.findings,
         *of_inputs,
         *of_observability,
@@ -155,6 +161,7 @@ def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
         has_probe_weights=builder.has_probe_weights,
         exports_own_parameters=is_large(copies.pristine.model) and effects.can_share and not builder.is_on_gpu,
         changed_by_running=tuple(effects.changed),
+        is_watchable=copies.is_watchable,
         weights_sketch=weights_sketch,
     )
     return Prepared(
@@ -278,12 +285,15 @@ def _first_run(copies: Copies, tracer: Tracer, task: CellTask, timings: dict[str
                 cpu_outputs = run(copies.on_cpu())
         copies.try_on_cpu_first = cpu_outputs is not None
     effects = SideEffects()
-    if not task.is_quick and not recipe.nondeterministic:
+    if not recipe.nondeterministic:
         with timed("side-effects", timings):
-            effects = find_side_effects(copies, tracer, on_cpu(tensors), outputs, training=recipe.training)
+            if not task.is_quick:
+                effects = find_side_effects(copies, tracer, on_cpu(tensors), outputs, training=recipe.training)
             if effects.can_share:  # all further runs share one copy
                 copies.share()
-            copies.is_watchable = effects.is_exact or is_same_watched(copies)
+            copies.is_watchable = effects.is_exact or is_same_watched(copies, outputs)
+            if not copies.is_watchable:
+                copies.convert_at_once()  # on use, weights are converted by an intervention
     with timed("reference", timings):
         reference = random_reference(copies, outputs) if recipe.nondeterministic else make_reference(copies, outputs)
         as_runtimes = functools.cache(functools.partial(with_runtime_rounding, copies, reference))
@@ -351,9 +361,17 @@ def _probes(
         special: Sequence[Variation] = ()
         if not task.is_quick:
             special = [*variations(example, domains, constants_of(copies.pristine.model), uses)]
+        operators = sum(1 for _ in trace.of_kind(Operator))
         can_use_rows = effects.can_share and not recipe.feedback and not finder.decides_by_values
         of_call = call_probes(
-            prober, axes.inputs, sequences.following, domains, special, is_quick=task.is_quick, can_use_rows=can_use_rows
+            prober,
+            axes.inputs,
+            sequences.following,
+            domains,
+            special,
+            is_quick=task.is_quick,
+            is_large=trace.elements > LARGE * operators,
+            can_use_rows=can_use_rows,
         )
         probes = (*beginning, *of_call.probes)
         kept_sizes = [*find_kept_sizes(copies, tracer, of_call.resized.probes)] if effects.can_share else []
@@ -374,7 +392,7 @@ def _probes(
         *undeclared_relations(of_call.resized, axes),
         *not_recorded(trace),
         *unseen_reads(trace),
-        *(as_of_ties(each, copies.fresh, first.example.reference.own) for each in noisy_outputs(task.max_drift, probes, trace)),
+        *(as_of_ties(each, copies.fresh) for each in noisy_outputs(task.max_drift, probes, trace)),
         *without_float64(probes),
         *(() if task.is_quick else output_size_findings(recipe, of_call.resized, probes, axes)),
     ]
@@ -388,6 +406,7 @@ def _probes(
         one_kind_probes=one_kind_probes if of_call.has_special_rows else None,
         cpu_outputs=first.cpu_outputs,
         inputs=domains.described(),
+        left_out=of_call.left_out,
     )
     return all_probes, branches.untaken, findings
 

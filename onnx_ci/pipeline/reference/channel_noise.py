@@ -10,6 +10,8 @@ from typing import Self
 
 import torch
 
+from onnx_ci.pipeline.model.tensors import is_all_finite
+
 APART = 16.0
 """From this ratio between the largest channel and the smallest on, one number does not fit both."""
 
@@ -53,9 +55,24 @@ class ChannelNoise:
 
 def largest_of_channels(tensor: torch.Tensor, axis: int) -> torch.Tensor:
     """The largest finite absolute value of each slice along ``axis``, in float64; 0 of one that is empty."""
+    others = [each for each in range(tensor.dim()) if each != axis]
+    if others and tensor.numel() and is_all_finite(tensor):
+        return torch.maximum(tensor.amax(others), -tensor.amin(others)).double()
     values = tensor.double().abs().movedim(axis, 0).flatten(1)
     finite = torch.where(torch.isfinite(values), values, 0.0)
     return finite.amax(1) if finite.shape[1] else finite.sum(1)
+
+
+def channels_apart(own: torch.Tensor) -> int | None:
+    """The axis whose channels differ in size, of an output of a floating type; ``None`` if those of no axis do."""
+    best, best_ratio = None, APART
+    for axis in range(own.dim() if own.numel() else 0):
+        if own.shape[axis] > 1 and own.numel() // own.shape[axis] >= ENOUGH:
+            sizes = largest_of_channels(own, axis)
+            ratio = (sizes.max() / sizes[sizes > 0].min()).item() if bool((sizes > 0).any()) else 0.0
+            if ratio > best_ratio:
+                best, best_ratio = axis, ratio
+    return best
 
 
 def channel_noise(own: torch.Tensor, spread: torch.Tensor, noise: float) -> ChannelNoise | None:
@@ -66,16 +83,10 @@ def channel_noise(own: torch.Tensor, spread: torch.Tensor, noise: float) -> Chan
         spread: how much rounding changes each of its elements, in float64.
         noise: the noise of the whole output, also for a channel in which too few elements show rounding.
     """
-    best, best_ratio = None, APART
-    for axis in range(own.dim() if own.numel() else 0):
-        if own.shape[axis] > 1 and own.numel() // own.shape[axis] >= ENOUGH:
-            sizes = largest_of_channels(own, axis)
-            ratio = (sizes.max() / sizes[sizes > 0].min()).item() if bool((sizes > 0).any()) else 0.0
-            if ratio > best_ratio:
-                best, best_ratio = axis, ratio
-    if best is None:
+    axis = channels_apart(own)
+    if axis is None:
         return None
-    of_channels, sizes_of_channels = spread.movedim(best, 0).flatten(1), largest_of_channels(own, best)
+    of_channels, sizes_of_channels = spread.movedim(axis, 0).flatten(1), largest_of_channels(own, axis)
     least = sizes_of_channels / sizes_of_channels.max() * noise  # in proportion, no channel is more precise than the whole
     measured = torch.maximum(of_channels.amax(1), least)
-    return ChannelNoise(axis=best, noise=torch.where((of_channels > 0).sum(1) >= ENOUGH, measured, noise))
+    return ChannelNoise(axis=axis, noise=torch.where((of_channels > 0).sum(1) >= ENOUGH, measured, noise))

@@ -32,7 +32,7 @@ def run_in_float64(
     """The outputs in float64, or ``None`` if the model cannot run in float64 or returns other shapes.
 
     The second value is the machine epsilon of the coarsest type that the model casts to, or 0. In a model that computes
-    something else where its operators are watched, its own casts are neither seen nor replaced.
+    something else where its operators are watched, its own casts are not replaced.
 
     Args:
         within: gets the call, which it may change, and returns the context in which the call runs. It is called again if a
@@ -58,6 +58,16 @@ def run_in_float64(
         exact = None
     finally:
         torch.set_default_dtype(default_dtype)
+    if not copies.is_watchable and within is contextlib.nullcontext:
+        # To which types the model casts is seen in a run whose numbers are of no use.
+        with (
+            contextlib.suppress(Exception),
+            copies.in_float64(inputs) as call,
+            force_eager(),
+            _autocast_reported_to(mode),
+            mode,
+        ):
+            run(call)
     # Numbers are missing if the model has read a weight without an operator.
     pairs = [(a, b) for a, b in zip(exact or (), own, strict=False) if has_noise(b)]
     if (exact is None or any(bool((a.isnan() & ~b.isnan()).any()) for a, b in pairs)) and copies.convert_at_once():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +44,12 @@ def perturbed(tensor: torch.Tensor, generator: torch.Generator, precision: Preci
 
 
 def perturbed_runs(
-    fresh: Callable[[], Call], own: Outputs, precision: Precision | None = None, *, weights_only: bool = False
+    fresh: Callable[[], Call],
+    own: Outputs,
+    precision: Precision | None = None,
+    *,
+    weights_only: bool = False,
+    is_watchable: bool = True,
 ) -> list[Outputs]:
     """The outputs of several runs, each with every weight and input perturbed by half a unit in its last place.
 
@@ -54,6 +60,7 @@ def perturbed_runs(
     Args:
         precision: the precision whose steps perturb; by default that of each tensor's own type.
         weights_only: whether the inputs are left as they are.
+        is_watchable: whether the model computes the same under an intervention; otherwise, equal values keep their order.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -70,7 +77,7 @@ def perturbed_runs(
             if not weights_only:
                 args, kwargs = pytree.tree_map_only(torch.Tensor, moved, (args, kwargs))
         try:
-            with force_eager(), OtherTies(is_rotated=number % 2 == 1):
+            with force_eager(), OtherTies(is_rotated=number % 2 == 1) if is_watchable else contextlib.nullcontext():
                 outputs = run(Call(model=call.model, args=args, kwargs=kwargs))
         except PrepareError:  # a perturbed input can be invalid: the other runs decide
             continue

@@ -7,6 +7,7 @@ absolute tolerance would prove nothing. For a model that cannot run in float64, 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -17,8 +18,17 @@ from onnx_ci.onnx_model.precision import Precision
 from onnx_ci.pipeline.model.call import Call, PrepareError, with_inputs
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.running import force_eager, run
-from onnx_ci.pipeline.model.tensors import Outputs, has_noise, has_same_values, is_finite, largest_value, same_shapes
-from onnx_ci.pipeline.reference.channel_noise import ChannelNoise, channel_noise, largest_of_channels
+from onnx_ci.pipeline.model.tensors import (
+    Outputs,
+    blocks,
+    has_noise,
+    has_same_values,
+    is_all_finite,
+    is_finite,
+    largest_value,
+    same_shapes,
+)
+from onnx_ci.pipeline.reference.channel_noise import ChannelNoise, channel_noise, channels_apart, largest_of_channels
 from onnx_ci.pipeline.reference.float64 import coarsest_eps, run_in_float64
 from onnx_ci.pipeline.reference.own_decisions import RecordedDecisions
 from onnx_ci.pipeline.reference.perturbation import QUANTIZED_EPS, moved_by_steps, perturbed_runs
@@ -31,7 +41,7 @@ class Reference:
     own: Outputs
     """The flattened outputs in the model's own data type."""
     exact: Outputs
-    """The same in float64. Integers and booleans are those of ``own``."""
+    """The same in float64. Integers and booleans are those of ``own``, and so is all of a ``proportion``."""
     noise: tuple[float, ...]
     """PyTorch's own rounding error in each output; 1 for integers and booleans."""
     channels: tuple[ChannelNoise | None, ...] = ()
@@ -84,7 +94,7 @@ class Reference:
         own = self.own[position]
         if self.channels and (channels := self.channels[position]) is not None:
             return channels.spread_over(own)
-        noise = torch.full(own.shape, self.noise[position], dtype=torch.float64)
+        noise = torch.tensor(self.noise[position], dtype=torch.float64).expand(own.shape)
         if self.rounded_to is None or not has_noise(own):
             return noise
         info = torch.finfo(self.rounded_to)
@@ -126,9 +136,11 @@ def make_reference(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] 
     def fresh() -> Call:
         return copies.fresh() if inputs is None else with_inputs(copies.fresh(), inputs)
 
-    reference = reference_from(own, exact, lambda: perturbed_runs(fresh, own), eps=eps, coarser=coarser)
+    reference = reference_from(
+        own, exact, lambda: perturbed_runs(fresh, own, is_watchable=copies.is_watchable), eps=eps, coarser=coarser
+    )
     if exact is None:
-        moved = moved_by_steps(fresh(), own)
+        moved = moved_by_steps(fresh(), own) if copies.is_watchable else None
         if moved is None:
             return reference
         return replace(with_noise_of(reference, [moved], reference.method), eps=max(eps, QUANTIZED_EPS))
@@ -281,7 +293,8 @@ def with_perturbation(copies: Copies, like: Reference, inputs: Sequence[torch.Te
     The rounding of an ill-conditioned model is one draw from a wide distribution, and that of a runtime is another one. The
     inputs are not perturbed, because special values are meant exactly: half of the ties that are rounded would jump.
     """
-    runs = perturbed_runs(lambda: with_inputs(copies.fresh(), inputs), like.own, weights_only=True)
+    moved = functools.partial(perturbed_runs, weights_only=True, is_watchable=copies.is_watchable)
+    runs = moved(lambda: with_inputs(copies.fresh(), inputs), like.own)
     return with_noise_of(like, runs, "perturbation")
 
 
@@ -307,10 +320,10 @@ def proportional_reference(own: Outputs, like: Reference) -> Reference | None:
     )
     return Reference(
         own=own,
-        exact=tuple(tensor.double() if has_noise(tensor) else tensor for tensor in own),
+        exact=own,
         noise=tuple(noise),
         channels=tuple(channels),
-        stable=tuple(torch.ones(tensor.shape, dtype=torch.bool) for tensor in own),
+        stable=tuple(map(_all_stable, own)),
         eps=like.eps,
         method="proportion",
     )
@@ -323,6 +336,8 @@ def _exact_or_own(own: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     """
     if not has_noise(own):
         return own
+    if is_all_finite(own) and is_all_finite(exact) and largest_value(own) < torch.finfo(own.dtype).max / 2:
+        return exact.double()
     is_at_limit = own.abs() >= torch.finfo(own.dtype).max / 2
     return torch.where(torch.isfinite(own) & (is_at_limit | ~torch.isfinite(exact)), own.double(), exact.double())
 
@@ -349,16 +364,26 @@ def _measured(own: torch.Tensor, others: Sequence[torch.Tensor], eps: float) -> 
         for other in others:
             is_same &= other.to(own.dtype) == own
         return _Measured(unit_in_last_place(own), is_same, None)
+    others = [_exact_or_own(own, other) for other in others]
+    unit = unit_in_last_place(own)
+    most_of_stable = largest_value(own) * max(eps, torch.finfo(own.dtype).eps) ** 0.5
+    noise = max([unit, *(largest_value(part.double() - moved) for each in others for _, (part, moved) in blocks((own, each)))])
+    if noise <= most_of_stable and channels_apart(own) is None:
+        return _Measured(noise, _all_stable(own), None)
     spread = torch.zeros(own.shape, dtype=torch.float64)
     for other in others:
-        difference = (own.double() - _exact_or_own(own, other)).abs()
+        difference = (own.double() - other).abs()
         spread = torch.maximum(spread, torch.where(torch.isfinite(difference), difference, 0.0))
-    unstable = spread > largest_value(own) * max(eps, torch.finfo(own.dtype).eps) ** 0.5
+    unstable = spread > most_of_stable
     if float(unstable.double().sum()) > UNSTABLE_SHARE * max(1, own.numel()):
         unstable = torch.zeros_like(unstable)
     steady = torch.where(unstable, 0.0, spread)
-    noise = max(steady.max().item() if steady.numel() else 0.0, unit_in_last_place(own))
+    noise = max(steady.max().item() if steady.numel() else 0.0, unit)
     return _Measured(noise, ~unstable, channel_noise(own, steady, noise))
+
+
+def _all_stable(own: torch.Tensor) -> torch.Tensor:
+    return torch.ones((), dtype=torch.bool).expand(own.shape)  # takes no memory
 
 
 def unit_in_last_place(tensor: torch.Tensor) -> float:

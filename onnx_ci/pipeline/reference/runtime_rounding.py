@@ -11,7 +11,6 @@ This takes one more run, so it is measured only if a cell fails without it (``Pr
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -56,8 +55,8 @@ def with_runtime_rounding(copies: Copies, like: Reference, inputs: Sequence[torc
         outputs = run_within(copies, like.own, inputs, within, like.decisions)
         if outputs is None or not modes[-1].has_rounded:
             return like
-        # In small operators, torch's encoder computes something else for hidden tokens: that is no rounding.
-        unrounded = run_within(copies, like.own, inputs, contextlib.nullcontext, like.decisions)
+        # What a model computes otherwise in small operators, or where these are watched, is no rounding.
+        unrounded = run_within(copies, like.own, inputs, lambda _: Intervention(), like.decisions)
     return with_noise_of(like, [outputs], METHOD, unrounded=unrounded)
 
 

@@ -425,6 +425,8 @@ def test_the_inputs_that_prove_nothing_are_told_with_the_reason_beside_those_tha
     )
     assert describe_inputs_compared(dataclasses.replace(passed(), outputs=outputs[:2])) == "1 input"
     assert describe_inputs_compared(dataclasses.replace(passed(), outputs=())) == ""
+    large = dataclasses.replace(passed(), outputs=outputs[:1], left_out=("floats zero", "floats large"))
+    assert describe_inputs_compared(large) == "1 input; the example is large, so not on 'floats zero' and 'floats large'"
 
 
 def test_what_is_said_of_several_lines_is_said_once():

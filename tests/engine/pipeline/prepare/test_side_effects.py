@@ -274,7 +274,7 @@ def test_the_reference_is_what_the_model_computes_when_nothing_watches_it(functi
     for probe in prepared.probes.all:
         if probe.name in ("example", "rows=1", "fresh"):
             expected = probe.inputs[0].double().exp() * 3
-            assert torch.allclose(probe.reference.exact[0], expected, rtol=1e-6)
+            assert torch.allclose(probe.reference.exact[0].double(), expected, rtol=1e-6)
             assert probe.reference.noise[0] < 1e-5 * expected.max()
     (note,) = [each for each in prepared.findings if "while its calls are recorded" in each.message]
     assert note.severity is Severity.NOTE

@@ -12,6 +12,7 @@ from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.pipeline.compare.drift import agreement, compare, similarity
 from onnx_ci.pipeline.compare.runtime_run import too_noisy
 from onnx_ci.pipeline.inputs.probes import Probe
+from onnx_ci.pipeline.model import tensors
 from onnx_ci.pipeline.reference.reference import Reference
 
 
@@ -99,3 +100,20 @@ def test_where_nothing_is_finite_nothing_is_proved():
     nan = math.nan
     assert compared([nan, nan], [nan, nan], 0.1, [nan, nan]).unproven == "nothing finite"
     assert compared([nan, 1.0], [nan, 1.0], 1e-7, [nan, 1.0]).unproven == ""
+
+
+# --- in blocks
+
+
+@pytest.mark.parametrize("shape", [(3, 40), (40, 3), (2, 5, 12), (120,)])
+@pytest.mark.parametrize("kind", ["finite", "not finite", "zero"])
+def test_a_comparison_in_blocks_is_that_of_the_whole(monkeypatch, shape, kind):
+    generator = torch.Generator().manual_seed(0)
+    own = torch.randn(shape, generator=generator) * (kind != "zero")
+    if kind == "not finite":
+        own.view(-1)[7] = math.nan
+    got = own + 1e-6 * torch.randn(shape, generator=generator)
+    whole = compared(own.tolist(), own.tolist(), 1e-7, got.tolist())
+    monkeypatch.setattr(tensors, "BLOCK", 16)
+    assert compared(own.tolist(), own.tolist(), 1e-7, got.tolist()) == whole
+    assert whole.index == tensors.index_at(int((got.double() - own.double()).abs().nan_to_num().argmax()), shape)
