@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,7 +13,7 @@ import torch
 from onnx_ci.collection.axis_sizes import AxisSize, MultipleOf, unnamed_axes
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.matrix.drift_limit import DriftLimit
-from onnx_ci.pipeline.domains.axes import DeclaredAxes
+from onnx_ci.pipeline.domains.axes import CORRECT_SIZE, DeclaredAxes
 from onnx_ci.pipeline.inputs import conditions
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, Probe
 from onnx_ci.pipeline.inputs.sizes import ResizedProbes
@@ -27,6 +30,7 @@ from onnx_ci.pipeline.model.module import unlike_others
 from onnx_ci.pipeline.model.tensors import Outputs, dtype_name, has_noise, largest_value
 from onnx_ci.pipeline.prepare.observability import Observability
 from onnx_ci.pipeline.prepare.state_lines import lines_that_draw
+from onnx_ci.pipeline.prepare.written_sizes import WrittenSize
 from onnx_ci.pipeline.trace.recorder import MOST_EVENTS
 from onnx_ci.pipeline.trace.trace import Trace, UnseenRead
 from onnx_ci.results.records import Finding, Severity, SourceLine
@@ -141,17 +145,22 @@ def _misordered_names(call: Call, result: Any, recipe: Recipe) -> Iterator[Findi
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
 
+Written = Callable[[str], tuple[WrittenSize, ...]]
+"""From the name of an axis to the numbers in the model that should be its size."""
+
+
 def output_size_findings(
-    recipe: Recipe, resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes
+    recipe: Recipe, resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes, written: Written
 ) -> Iterator[Finding]:
     """Findings about the declared axes of outputs, but for those of which no other size was tested."""
     untested = {name for name, _ in resized.untested(probes, axes.inputs)}
-    yield from (each for label, each in _constant_axes(recipe, probes, axes.labels) if label not in untested)
-    yield from _wrong_expressions(recipe, probes, axes)
+    constant = [(label, each) for label, each in _constant_axes(recipe, probes, axes, written) if label not in untested]
+    yield from (each for _, each in constant)
+    yield from itertools.islice(_wrong_sizes(recipe, probes, axes, written, {*untested, *(label for label, _ in constant)}), 1)
 
 
 def untested_axes(
-    resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes, rejections: Mapping[str, str]
+    resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes, rejections: Mapping[str, str], written: Written
 ) -> Iterator[Finding]:
     """Axes of inputs that are declared dynamic but have the same size on every input.
 
@@ -166,12 +175,25 @@ def untested_axes(
         names = [name for name in (f"{label}={size}" for size in reversed(sizes)) if name in rejections]
         message += "".join(f"; on {name!r}, {rejections[name]}" for name in names[:1])
         remedy = (
-            "If a size is written into the model there, take it from the input: x.shape[0] instead of a number. If the model "
-            f"accepts only some sizes, name one, dynamic_sizes={{{label!r}: SIZE}}, or their divisor, "
+            f"If the model accepts only some sizes, name one, dynamic_sizes={{{label!r}: SIZE}}, or their divisor, "
             f"dynamic_sizes={{{label!r}: onnx_ci.multiple_of(NUMBER)}}. If the size follows from another axis, name the axis "
             "by that, such as 'past + 1'. If the model accepts no other size, do not declare the axis dynamic."
         )
-        yield finding("vacuous", message, remedy=remedy)
+        yield _with_written(finding("vacuous", message, remedy=remedy), written(label), label)
+
+
+def _with_written(finding: Finding, sizes: Sequence[WrittenSize], label: str) -> Finding:
+    """A finding about an axis; if the model has a number in place of its size, with the line and what to write there."""
+    if not sizes:
+        return finding
+    changes = []
+    for each in sizes:
+        number = "" if re.search(rf"\b{each.number}\b", each.source.text) else "what is "
+        place = "there" if each.function.startswith("__") else f"in {each.function}()"
+        line = "" if each.source == sizes[0].source else f" at {each.source}"
+        changes.append(f"{each.instead or f'the size of {label!r}'} instead of {number}{each.number} {place}{line}")
+    remedy = f"Write {listed(changes)}."
+    return replace(finding, source=sizes[0].source, remedy=remedy)
 
 
 def undeclared_relations(resized: ResizedProbes, axes: DeclaredAxes) -> Iterator[Finding]:
@@ -198,32 +220,48 @@ def undeclared_relations(resized: ResizedProbes, axes: DeclaredAxes) -> Iterator
         yield finding("size-relation", message, remedy=remedy)
 
 
-def _wrong_expressions(recipe: Recipe, probes: Sequence[Probe], axes: DeclaredAxes) -> Iterator[Finding]:
-    """Expressions that are declared for axes of outputs, and that are not their sizes on some input."""
+def _wrong_sizes(
+    recipe: Recipe, probes: Sequence[Probe], axes: DeclaredAxes, written: Written, reported: Collection[str]
+) -> Iterator[Finding]:
+    """Expressions that are declared for axes of outputs, and that are not their sizes on some input.
+
+    So are names of axes of inputs, where a number in the model stands for the size. Otherwise, they are only names.
+    """
     for probe in probes:
-        wrong = next(axes.wrong_outputs(recipe.output_names, probe.inputs, probe.reference.own), None)
-        if wrong is not None:
-            remedy = "Correct the expression, or give the axis its own name."
-            yield finding("name-mismatch", f"{wrong} on {probe.name!r}", remedy=remedy)
-            return
+        for wrong in axes.wrong_outputs(recipe.output_names, probe.inputs, probe.reference.own):
+            if wrong.is_name and (wrong.label in reported or not written(wrong.label)):
+                continue
+            message, details = f"{wrong.message} on {probe.name!r}", {"axis": wrong.axis}
+            mismatch = finding("name-mismatch", message, remedy=CORRECT_SIZE, output=wrong.output, details=details)
+            yield _with_written(mismatch, written(wrong.label), wrong.label)
 
 
 def _constant_axes(
-    recipe: Recipe, probes: Sequence[Probe], axes: Mapping[str, Mapping[int, str]]
+    recipe: Recipe, probes: Sequence[Probe], axes: DeclaredAxes, written: Written
 ) -> Iterator[tuple[str, Finding]]:
     """Axes of outputs that are declared dynamic but have the same size on every input on which a wrong one is an error.
 
     Each is a finding with the declared name of the axis.
     """
-    legal = [probe.reference.own for probe in probes if probe.legality is InputStatus.LEGAL]
+    legal = [probe for probe in probes if probe.legality is InputStatus.LEGAL]
     for position, name in enumerate(recipe.output_names[: len(probes[0].reference.own)]):
-        for axis, label in axes.get(name, {}).items():
-            sizes = {outputs[position].shape[axis] for outputs in legal}
+        shapes = [probe.reference.own[position].shape for probe in legal]
+        sizes_of_inputs = [axes.inputs.sizes_in(probe.inputs) for probe in legal]
+        for axis, label in axes.labels.get(name, {}).items():
+            sizes = {shape[axis : axis + 1] for shape in shapes}
             if len(sizes) == 1:
                 where = f"axis {axis} of output {name!r}"
-                message = f"{where} is declared dynamic as {label!r}, but has size {sizes.pop()} on every input"
-                remedy = "Do not declare the axis dynamic, or declare the input's axis that determines its size."
-                yield label, finding("vacuous", message, remedy=remedy, output=name, details={"axis": axis})
+                message = f"{where} is declared dynamic as {label!r}, but has size {sizes.pop()[0]} on every input"
+                remedy = f"Leave axis {axis} out of dynamic_axes[{name!r}], or give an input on which it has another size."
+                if label in sizes_of_inputs[0]:
+                    pairs = [*zip(shapes, (each[label] for each in sizes_of_inputs), strict=True)]
+                    follows = (
+                        other for other in range(len(shapes[0])) if all(size in each[other:][:1] for each, size in pairs)
+                    )
+                    remedy = f"Leave axis {axis} out of dynamic_axes[{name!r}]: its size does not follow that of {label!r}"
+                    remedy += "".join(f", but that of axis {other} does" for other in itertools.islice(follows, 1)) + "."
+                constant = finding("vacuous", message, remedy=remedy, output=name, details={"axis": axis})
+                yield label, _with_written(constant, written(label), label)
 
 
 # --- the trace --------------------------------------------------------------------------------------------------------
