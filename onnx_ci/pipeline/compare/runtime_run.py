@@ -163,7 +163,8 @@ class _FileRun:
             with timed("compare", self.timings):
                 self._compare(outputs, samples, fed)
                 if not has_wrong_shapes:
-                    wrong_shapes = contract.compare_execution(self.signature, outputs, fed, self.model.signature.axes)
+                    axes = self.model.signature.axes
+                    wrong_shapes = contract.compare_execution(self.signature, outputs, fed, axes, self.probes)
                     has_wrong_shapes = bool(wrong_shapes)
                     self.findings += wrong_shapes
         self.findings += [*never_compared(self.outputs, self.findings), *_never_drawn(self.names, self.probes)]

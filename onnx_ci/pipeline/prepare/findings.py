@@ -179,7 +179,8 @@ def untested_axes(
             f"dynamic_sizes={{{label!r}: onnx_ci.multiple_of(NUMBER)}}. If the size follows from another axis, name the axis "
             "by that, such as 'past + 1'. If the model accepts no other size, do not declare the axis dynamic."
         )
-        yield _with_written(finding("vacuous", message, remedy=remedy), written(label), label)
+        untested = finding("vacuous", message, remedy=remedy, details={"dynamic_axis": label})
+        yield _with_written(untested, written(label), label)
 
 
 def _with_written(finding: Finding, sizes: Sequence[WrittenSize], label: str) -> Finding:
