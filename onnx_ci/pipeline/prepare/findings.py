@@ -294,10 +294,15 @@ def unseen_reads(trace: Trace) -> Iterator[Finding]:
 # --- precision --------------------------------------------------------------------------------------------------------
 
 
+_ROUNDED = (
+    "If that is rounding, give rtol or atol, or an example on which it is less{}. If the model computes something else in "
+    "float64, as by element_size(), let it compute the same."
+)
+_DIFFERS = "The model returns other outputs on each run, which is not rounding: make an input of what changes."
 _DRAWN = "The line draws random numbers, and draws different ones in float64 and in the file: make them a buffer or an input."
 
 
-def noisy_outputs(limit: DriftLimit, probes: Sequence[Probe], trace: Trace) -> Iterator[Finding]:
+def noisy_outputs(limit: DriftLimit, probes: Sequence[Probe], trace: Trace, *, repeats: bool) -> Iterator[Finding]:
     """Outputs whose noise affects more than half of their digits: almost any file would pass a comparison by drift.
 
     A model that seeds itself returns the same on each run, but torch draws other numbers in float64.
@@ -306,6 +311,7 @@ def noisy_outputs(limit: DriftLimit, probes: Sequence[Probe], trace: Trace) -> I
 
     Args:
         trace: a run on the example.
+        repeats: whether the model returns the same on each run.
     """
     if limit.has_tolerance:
         return
@@ -317,10 +323,7 @@ def noisy_outputs(limit: DriftLimit, probes: Sequence[Probe], trace: Trace) -> I
             output, noise = noisy.reference.own[position], noisy.reference.noise[position]
             largest = largest_value(output)
             drawing = lines_that_draw(trace)
-            remedy = (
-                "An ill-conditioned model needs rtol or atol, or an example on which it is better conditioned"
-                f"{', or fewer steps' if noisy.fed else ''}."
-            )
+            remedy = _ROUNDED.format(", or fewer steps" if noisy.fed else "") if repeats else _DIFFERS
             yield finding(
                 "vacuous",
                 f"output {position} of the model differs by {noise:.2g} between {dtype_name(output)} and float64, and its "

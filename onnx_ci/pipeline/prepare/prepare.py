@@ -368,6 +368,8 @@ def _probes(
             # A recipe that allows the rule states that no input takes the other side.
             branches = finder.find(probes, search="untaken-branch" not in task.allow)
             probes += branches.probes
+    repeats = not any(each.rule == "nondeterministic" for each in effects.findings)
+    noisy = noisy_outputs(task.max_drift, probes, trace, repeats=repeats)
     written = find_written_sizes(copies, recipe, axes, first.example, of_call.resized.tried)
     findings = [
         *kept_sizes,
@@ -376,7 +378,7 @@ def _probes(
         *undeclared_relations(of_call.resized, axes),
         *not_recorded(trace),
         *unseen_reads(trace),
-        *(as_of_ties(each, copies.fresh, first.example.reference.own) for each in noisy_outputs(task.max_drift, probes, trace)),
+        *(as_of_ties(each, copies.fresh, first.example.reference.own) for each in noisy),
         *without_float64(probes),
         *(() if task.is_quick else output_size_findings(recipe, of_call.resized, probes, axes, written)),
     ]
