@@ -31,6 +31,7 @@ from onnx_ci.opsets import CUSTOM
 from onnx_ci.pipeline.compare.converted import at_precision_of_file
 from onnx_ci.pipeline.compare.runtime_run import save_failing
 from onnx_ci.pipeline.export.exporter import Artifact, export, file_name, move, remove_kept
+from onnx_ci.pipeline.export.exporter_warnings import explained
 from onnx_ci.pipeline.judge import JudgedFile, Judgement, judge
 from onnx_ci.pipeline.locate.locate import located
 from onnx_ci.pipeline.locate.parts import located_by_parts
@@ -269,7 +270,7 @@ class _Cell:
                     warned=warned,
                 )
             of_contract = len(judgement.contract)
-            contract, numbers = tuple(findings[:of_contract]), tuple(findings[of_contract:])
+            contract, numbers = tuple(findings[:of_contract]), tuple(explained(findings[of_contract:], trial.findings))
             judgement = replace(judgement, contract=contract, numbers=numbers, log=log)
         fails_on_inputs = any(each.probe and each.severity is not Severity.NOTE for each in judgement.numbers)
         if self.context.failing_inputs is not None and fails_on_inputs:
