@@ -134,34 +134,16 @@ class DeclaredAxes:
 
     def wrong_outputs(
         self, names: Sequence[str], inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
-    ) -> Iterator[WrongSize]:
-        """The axes of outputs, which the model returns for ``inputs``, whose sizes are not the declared ones."""
+    ) -> Iterator[str]:
+        """The outputs, which the model returns for ``inputs``, whose sizes are not the declared expressions, in words."""
         sizes = self.inputs.sizes_in(inputs)
         for name, tensor in zip(names, outputs, strict=False):
             for axis, label in self.labels.get(name, {}).items():
-                declared, actual = axis_size_in(name, label), tensor.shape[axis : axis + 1]
-                is_of_inputs = all(each in sizes for each in declared.names)
-                if actual and is_of_inputs and (size := declared.at(sizes)) != actual[0]:
+                declared = axis_size_in(name, label)
+                if not declared.is_name and (size := declared.at(sizes)) != tensor.shape[axis]:
                     where = f"axis {axis} of output {name!r} is declared as {label!r}"
-                    given = "" if declared.is_name else f" for {_written(declared, sizes)}"
-                    message = f"{where}, which is {size}{given}, but the model returns {actual[0]}"
-                    yield WrongSize(output=name, axis=axis, label=label, is_name=declared.is_name, message=message)
-
-
-CORRECT_SIZE = "Correct the expression, or give the axis its own name."
-"""What to do about a wrong expression."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WrongSize:
-    """An axis of an output that has another size than is declared."""
-
-    output: str
-    axis: int
-    label: str
-    is_name: bool
-    """Whether it is declared by a name, not by an expression."""
-    message: str
+                    expected = f"which is {size} for {_written(declared, sizes)}"
+                    yield f"{where}, {expected}, but the model returns {tensor.shape[axis]}"
 
 
 def declared_axes(recipe: Recipe, call: Call, inputs: Sequence[torch.Tensor], outputs: Outputs) -> DeclaredAxes:
@@ -231,9 +213,8 @@ def _check_example(axes: DeclaredAxes, recipe: Recipe, inputs: Sequence[torch.Te
             if not (declared := axis_size_in(name, label)).is_name:
                 where = f"axis {axis} of output {name!r} is declared as {label!r}"
                 _check_variables(where, declared, sizes)
-    for wrong in axes.wrong_outputs(recipe.output_names, inputs, outputs):
-        if not wrong.is_name:
-            raise PrepareError(finding("name-mismatch", wrong.message, remedy=CORRECT_SIZE))
+    for message in axes.wrong_outputs(recipe.output_names, inputs, outputs):
+        raise PrepareError(finding("name-mismatch", message, remedy="Correct the expression, or give the axis its own name."))
 
 
 def _check_variables(where: str, size: AxisSize, sizes: Mapping[str, int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from onnx_ci.collection.axis_sizes import AxisSize, MultipleOf, unnamed_axes
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.matrix.drift_limit import DriftLimit
-from onnx_ci.pipeline.domains.axes import CORRECT_SIZE, DeclaredAxes
+from onnx_ci.pipeline.domains.axes import DeclaredAxes
 from onnx_ci.pipeline.inputs import conditions
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, Probe
 from onnx_ci.pipeline.inputs.sizes import ResizedProbes
@@ -154,9 +154,8 @@ def output_size_findings(
 ) -> Iterator[Finding]:
     """Findings about the declared axes of outputs, but for those of which no other size was tested."""
     untested = {name for name, _ in resized.untested(probes, axes.inputs)}
-    constant = [(label, each) for label, each in _constant_axes(recipe, probes, axes, written) if label not in untested]
-    yield from (each for _, each in constant)
-    yield from itertools.islice(_wrong_sizes(recipe, probes, axes, written, {*untested, *(label for label, _ in constant)}), 1)
+    yield from (each for label, each in _constant_axes(recipe, probes, axes, written) if label not in untested)
+    yield from _wrong_expressions(recipe, probes, axes)
 
 
 def untested_axes(
@@ -221,20 +220,14 @@ def undeclared_relations(resized: ResizedProbes, axes: DeclaredAxes) -> Iterator
         yield finding("size-relation", message, remedy=remedy)
 
 
-def _wrong_sizes(
-    recipe: Recipe, probes: Sequence[Probe], axes: DeclaredAxes, written: Written, reported: Collection[str]
-) -> Iterator[Finding]:
-    """Expressions that are declared for axes of outputs, and that are not their sizes on some input.
-
-    So are names of axes of inputs, where a number in the model stands for the size. Otherwise, they are only names.
-    """
+def _wrong_expressions(recipe: Recipe, probes: Sequence[Probe], axes: DeclaredAxes) -> Iterator[Finding]:
+    """Expressions that are declared for axes of outputs, and that are not their sizes on some input."""
     for probe in probes:
-        for wrong in axes.wrong_outputs(recipe.output_names, probe.inputs, probe.reference.own):
-            if wrong.is_name and (wrong.label in reported or not written(wrong.label)):
-                continue
-            message, details = f"{wrong.message} on {probe.name!r}", {"axis": wrong.axis}
-            mismatch = finding("name-mismatch", message, remedy=CORRECT_SIZE, output=wrong.output, details=details)
-            yield _with_written(mismatch, written(wrong.label), wrong.label)
+        wrong = next(axes.wrong_outputs(recipe.output_names, probe.inputs, probe.reference.own), None)
+        if wrong is not None:
+            remedy = "Correct the expression, or give the axis its own name."
+            yield finding("name-mismatch", f"{wrong} on {probe.name!r}", remedy=remedy)
+            return
 
 
 def _constant_axes(
@@ -295,8 +288,8 @@ def unseen_reads(trace: Trace) -> Iterator[Finding]:
 
 
 _ROUNDED = (
-    "If that is rounding, give rtol or atol, or an example on which it is less{}. If the model computes something else in "
-    "float64, as by element_size(), let it compute the same."
+    "If that is rounding, give rtol or atol, or an example on which it is less{}. If forward does something else in float64, "
+    "let it do the same."
 )
 _DIFFERS = "The model returns other outputs on each run, which is not rounding: make an input of what changes."
 _DRAWN = "The line draws random numbers, and draws different ones in float64 and in the file: make them a buffer or an input."

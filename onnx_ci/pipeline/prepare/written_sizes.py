@@ -148,15 +148,17 @@ def _written(
     """The numbers that should be sizes of an axis of inputs, so that the outputs are right if it has another ``size``."""
     sizes = axes.sizes_in(inputs)
     resized = axes.fitted(inputs, {**sizes, name: size}, {name})
+    if resized is None:
+        return ()
     on_example, deadline = _Numbers(sizes[name], sizes[name]), CLOCK.thread_time() + _MOST_SECONDS
     _run(copies, inputs, on_example)
     spots = sorted(on_example.code, key=lambda spot: spot.number)
     singles, pairs = ((spot,) for spot in spots), itertools.combinations(spots[:_MOST_IN_PAIRS], 2)
-    for tried in itertools.chain(singles, pairs) if resized is not None else ():
+    for tried in itertools.chain(singles, pairs):
         if CLOCK.thread_time() > deadline:
             break
         here = _Numbers(sizes[name], size, tried)
-        outputs = _run(copies, resized or inputs, here)
+        outputs = _run(copies, resized, here)
         if outputs is not None and is_right(outputs):
             code = [[each for each in here.code.get(spot, ()) if each in on_example.code[spot]] for spot in tried]
             return tuple(

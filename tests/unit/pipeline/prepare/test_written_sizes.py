@@ -53,10 +53,6 @@ def stated(net, x):
     return net.head(torch.stack([state, x.mean((2, 3))]).sum(0))
 
 
-def sliced(net, x):
-    return net.head(x.mean((2, 3))[:2])  # HERE
-
-
 def by_attribute(net, x):
     return net.head(x.reshape(net.batch, 8, -1).mean(-1))  # HERE
 
@@ -81,7 +77,6 @@ REMEDIES = {
     multiplied: "Write 4 * x.shape[0] instead of 8 in view().",
     added: "Write x.shape[0] instead of 2 in zeros().",
     stated: "Write x.shape[0] instead of 2 in zeros().",
-    sliced: "Write x.shape[0] instead of 2 there.",
     by_attribute: "Write x.shape[0] instead of what is 2 in reshape().",
     in_two_lines: "Write x.shape[0] instead of 2 in view() and x.shape[0] instead of 2 in zeros() at LINE.",
     without_a_tensor: "Write the size of 'batch' instead of 2 in zeros().",
