@@ -123,9 +123,8 @@ def located(
     file_model, is_precise = read_model(path), probes.example.reference.eps <= torch.finfo(torch.float32).eps
     if isinstance(file_model, Finding) or not is_precise or model.recipe.nondeterministic or is_converted(file_model):
         return list(findings), ""
-    of_axes = {
-        name: line for name in map(_output_of, findings) if name and (line := _line_of_axes(name, signature, model, probes))
-    }
+    names = dict.fromkeys(filter(None, map(_output_of, findings)))
+    of_axes = {name: line for name in names if (line := _line_of_axes(name, signature, model, probes))}
     search = _Search(
         path=path,
         signature=signature,
@@ -417,16 +416,19 @@ def _line_of_axes(name: str, signature: Signature, model: RecipeModel, probes: P
         return None
     tracer = Tracer(Copies(model.pristine, model.fresh))
     traces = [tracer.trace(each.inputs) for each in itertools.islice(by_rank.values(), 2)]
-    for here, there in zip(*(trace.of_kind(Operator) for trace in traces), strict=False):
-        ranks = [len(trace.values[each.results[0]].shape) for trace, each in zip(traces, (here, there), strict=True)]
-        if here.name != there.name or ranks[0] != ranks[1]:
-            culprit = Culprit(nodes=(), operators=(), module=here.place.module, source=here.place.source)
-            shapes = [trace.values[each.operands[0]].shape for trace, each in zip(traces, (here, there), strict=True)]
-            always = tuple(axis for axis, sizes in enumerate(zip(*shapes, strict=True)) if {*sizes} == {1})
-            if here.name != "squeeze":
+    for both in zip(*(trace.of_kind(Operator) for trace in traces), strict=False):
+        first, other = both
+        if first.name != other.name or len(first.results) != len(other.results):
+            return None  # what follows cannot be compared
+        pairs = [*zip(traces, both, strict=True)]
+        if len({tuple(len(trace.values[each].shape) for each in operator.results) for trace, operator in pairs}) > 1:
+            culprit = Culprit(nodes=(), operators=(), module=first.place.module, source=first.place.source)
+            if first.name != "squeeze":
                 return culprit, _OTHER_AXES
-            is_named, shown = "dim" in here.arguments, always if len(always) > 1 else next(iter(always), None)
-            return culprit, _SQUEEZED + ("Leave it out." if is_named or not always else f"Write squeeze({shown}) there.")
+            sizes = zip(*(trace.values[operator.operands[0]].shape for trace, operator in pairs), strict=True)
+            ones = [] if "dim" in first.arguments else [axis for axis, of_both in enumerate(sizes) if {*of_both} == {1}]
+            shown = ones[0] if len(ones) == 1 else tuple(ones)
+            return culprit, _SQUEEZED + (f"Write squeeze({shown}) there." if ones else "Leave it out.")
     return None
 
 
