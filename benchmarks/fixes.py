@@ -1,9 +1,9 @@
 """How many failing cells ``onnx-ci fix`` repairs, of the faults of ``tests/faults``, and whether each repair is one.
 
-*Failing* is how many of the wrong models fail. *Setting* is how many of these pass with another setting of the export, *code*
-how many with a changed line, and *repaired* how many with either. *Confirmed* is how many repairs hold without onnx-ci: the
-changed model is exported by ``torch.onnx.export`` in a fresh process, and ONNX Runtime computes with the file what the
-unchanged model computes, on other values and other sizes of the dynamic axes; *refuted* is how many do not.
+*Failing* is how many of the wrong models fail. *Code* is how many of these pass with a changed line, *setting* how many, of
+the others, with another setting of the export, and *repaired* how many with either. *Confirmed* is how many repairs hold
+without onnx-ci: the changed model is exported by ``torch.onnx.export`` in a fresh process, and ONNX Runtime computes with the
+file what the unchanged model computes, on other values and other sizes of the dynamic axes; *refuted* is how many do not.
 Usage: ``python benchmarks/fixes.py [--faults Grid,FrozenWindows] [--every 2] [--set lines|small]``.
 """
 
@@ -55,7 +55,7 @@ class Repair:
 
 
 def repairs(name: str, recipe: onnx_ci.Recipe, exporter: str, opset: int) -> list[Repair] | None:
-    """What passes, at most one setting and one change of code; ``None`` if the cell does not fail."""
+    """What passes, as ``onnx-ci fix`` shows it; ``None`` if the cell does not fail."""
     from onnx_ci.collection.discovery import Found
     from onnx_ci.config.settings import load_settings
     from onnx_ci.config.values import OFF
@@ -72,9 +72,8 @@ def repairs(name: str, recipe: onnx_ci.Recipe, exporter: str, opset: int) -> lis
         recipes.add_object(Found(recipe, "tests/faults"))
         (spec,) = recipes.plan().cells
         search = Search(spec, recipes, settings)
-        passing = [
-            next((each for each in attempts if each.passes), None) for attempts in (search.settings(), search.rewrites(failed))
-        ]
+        passing = [each for each in search.of_the_same_export(failed) if each.passes][-1:]
+        passing = passing or [each for each in search.of_another_export() if each.passes][:1]
     return [
         Repair(
             name=name,
@@ -85,7 +84,6 @@ def repairs(name: str, recipe: onnx_ci.Recipe, exporter: str, opset: int) -> lis
             texts=each.remedy.texts,
         )
         for each in passing
-        if each is not None
     ]
 
 

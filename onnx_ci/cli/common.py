@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import sys
@@ -19,6 +20,7 @@ from onnx_ci.cli.output import lasting_output
 from onnx_ci.config.options import FLAGS, Group, joined
 from onnx_ci.config.settings import Settings, find_root, load_settings
 from onnx_ci.config.values import OFF
+from onnx_ci.engine.events import CellJudged
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.engine.recipes import find_recipes as find
 from onnx_ci.environment.versions import describe_bug
@@ -245,8 +247,7 @@ def cell_or_file(name: str, settings: Settings, paths: tuple[Path, ...] = ()) ->
             "onnx-ci list shows all ids"
         )
     if has_file and not paths:
-        file = settings.root / cell.source
-        paths = (file if file.exists() else Path(cell.source),)
+        paths = (_file_named(cell.source, settings),)
     recipes = find_recipes(settings, paths)
     scope = recipe_named(cell.recipe, recipes)
     exporters = [each for each in EXPORTERS if scope.has_exporter(each)]
@@ -254,7 +255,42 @@ def cell_or_file(name: str, settings: Settings, paths: tuple[Path, ...] = ()) ->
         if part is not None and part not in choices:
             use = f"; use {', '.join(choices)}{did_you_mean(part, choices)}" if choices else ""
             raise ConfigurationError(f"{name}: {scope.name} has no {what} {part!r}{use}")
-    return NamedCell(spec=spec_of(cell, scope, settings), recipes=recipes)
+    return NamedCell(spec=spec_of(dataclasses.replace(cell, source=scope.source), scope, settings), recipes=recipes)
+
+
+def failing_cell_or_file(name: str, settings: Settings, paths: tuple[Path, ...] = ()) -> NamedCell | Path:
+    """As :func:`cell_or_file`; the name of a recipe, with or without its file, stands for its first cell that fails.
+
+    Its cells run until one fails, unless the cache has their verdicts. If none fails, it is the first one that is not right, or
+    the first.
+    """
+    source, _, recipe = name.rpartition("::")
+    file = _file_named(source, settings)
+    if not recipe.isidentifier() or not file.exists() or Path(name).exists():
+        return cell_or_file(name, settings, paths)
+    from onnx_ci.engine.session import Session
+
+    cache = VerdictCache.open(settings)
+    recipes = find_recipes(settings, paths or ((file,) if source else ()), cache)
+    recipe_named(recipe, recipes)
+    specs = {spec.cell: spec for spec in recipes.plan().cells if spec.cell.recipe == recipe}
+    if not specs:
+        raise ConfigurationError(f"{recipe} has no cell that would run here; onnx-ci list --why says why")
+    results: list[CellResult] = []
+    with Session(settings, recipes, cache=cache, is_reporting=False) as session:
+        session.expect(specs.values())
+        for event in session.events():
+            results += [event.result] if isinstance(event, CellJudged) else []
+            if results and results[-1].status.is_bad:
+                break
+    first = min(results, key=lambda result: (not result.status.is_bad, result.status is Status.PASSED))
+    return NamedCell(spec=specs[first.cell], recipes=recipes)
+
+
+def _file_named(source: str, settings: Settings) -> Path:
+    """The file of an id, which is relative to the root, or to the current directory."""
+    file = settings.root / source
+    return file if file.exists() else Path(source)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import click
 from onnx_ci.cli.common import (
     GroupedCommand,
     NamedCell,
-    cell_or_file,
+    failing_cell_or_file,
     find_recipes,
     options_of,
     recipe_named,
@@ -24,7 +24,6 @@ from onnx_ci.cli.common import (
 )
 from onnx_ci.config.reproduce import OF_ONE_CELL
 from onnx_ci.config.settings import Settings
-from onnx_ci.config.values import OFF
 from onnx_ci.errors import ConfigurationError, ExitCode, did_you_mean
 from onnx_ci.matrix.plan import spec_of
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
@@ -71,10 +70,12 @@ def why(
     if target is None or (target in RULES and not Path(target).exists()):
         _show_rules(target)
         sys.exit(ExitCode.PASSED)
-    if not (set(":./") & set(target) or Path(target).exists()) and (nearest := did_you_mean(target, RULES)):
+    if not (set(":./") & set(target) or target.isidentifier() or Path(target).exists()) and (
+        nearest := did_you_mean(target, RULES)
+    ):
         raise ConfigurationError(f"there is no file and no rule {target!r}{nearest}")
-    settings = settings_from(flags | {"cache": OFF, "locate": "true"})
-    subject = cell_or_file(target, settings, paths)
+    settings = settings_from(flags | {"locate": "true"})
+    subject = failing_cell_or_file(target, settings, paths)
     if isinstance(subject, NamedCell):
         result = _judge(subject, None, settings)
     elif name is None:
@@ -82,7 +83,7 @@ def why(
     else:
         file = subject.absolute()  # a recipe may change directory
         result = _judge(_cell_of_file(file, name, settings, paths), file, settings)
-    show_explained(target, result)
+    show_explained(result.cell.id if isinstance(subject, NamedCell) else target, result)
     sys.exit(exit_code([result]))
 
 
@@ -106,11 +107,11 @@ def judged_cell(target: str, settings: Settings, paths: tuple[Path, ...]) -> tup
     Raises:
         ConfigurationError: ``target`` does not name a cell.
     """
-    subject = cell_or_file(target, settings, paths)
+    subject = failing_cell_or_file(target, settings, paths)
     if not isinstance(subject, NamedCell):
         raise ConfigurationError(f"{target} is a file: name a cell, as onnx-ci list shows them")
     result = _judge(subject, None, settings)
-    show_explained(target, result)
+    show_explained(result.cell.id, result)
     return subject, result
 
 

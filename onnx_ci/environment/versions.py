@@ -7,6 +7,8 @@ import importlib.util
 import platform
 from collections.abc import Mapping, Sequence
 
+from packaging.requirements import Requirement
+
 from onnx_ci.errors import EnvironmentLacksError
 from onnx_ci.plugins import RUNTIMES, plugin_versions, version_in_name
 
@@ -56,6 +58,21 @@ def missing_runtime() -> tuple[str, str] | None:
             "ONNX Runtime is not installed, so no file can be run",
             "install onnx-ci[cpu], or onnx-ci[cuda] for NVIDIA GPUs",
         )
+    return None
+
+
+def lacking(distribution: str) -> tuple[str, str] | None:
+    """What of a package, or of what it requires, is not installed, and the remedy; ``None`` if all of it is."""
+    if (version := version_of(distribution)) is None:
+        return f"{distribution} is not installed", f"pip install {distribution}"
+    for requirement in map(Requirement, importlib.metadata.requires(distribution) or ()):
+        installed, needed = version_of(requirement.name), f"{requirement.name}{requirement.specifier}"
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if applies and (installed is None or not requirement.specifier.contains(installed, prereleases=True)):
+            return (
+                f"{distribution} {version} requires {needed}, and {installed or 'none'} is installed",
+                f"pip install '{needed}'",
+            )
     return None
 
 

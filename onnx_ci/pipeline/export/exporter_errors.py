@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from onnx_ci.collection.recipe import Recipe
+from onnx_ci.environment.versions import lacking
 from onnx_ci.errors import disk_error
 from onnx_ci.onnx_model.files import NotAModelError
 from onnx_ci.opsets import CUSTOM
@@ -60,6 +61,9 @@ def judge_error(error: BaseException, cell: Cell, model: RecipeModel) -> Finding
     message = describe_error(error, who)
     if full := disk_error(error):
         return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}; {message}")
+    of_import = any(isinstance(link, (ImportError, AttributeError)) for link in chain)
+    if cell.exporter == "dynamo" and of_import and (lacks := lacking("onnxscript")):
+        return finding("export-error", f"{message}; {lacks[0]}", remedy=f"Install what the exporter needs: {lacks[1]}.")
     source = line_of_error(chain)
     for link in chain:
         if rule := rule_of_error(link):

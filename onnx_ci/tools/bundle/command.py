@@ -13,7 +13,7 @@ from onnx_ci.cli.common import GroupedCommand, NamedCell, find_recipes, options_
 from onnx_ci.cli.why import judged_cell
 from onnx_ci.config.reproduce import OF_ONE_CELL
 from onnx_ci.config.settings import Settings
-from onnx_ci.config.values import DEFAULT_ISOLATION, OFF
+from onnx_ci.config.values import DEFAULT_ISOLATION
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.results.records import CellResult
 from onnx_ci.results.verdict import exit_code
@@ -36,7 +36,7 @@ def bundle(target: str, folder: Path, paths: tuple[Path, ...], **flags: str | No
     Examples:
       onnx-ci bundle net::opset13-cpu report
     """
-    settings = settings_from(flags | {"cache": OFF})
+    settings = settings_from(flags)
     subject, result = judged_cell(target, settings, paths)
     click.echo(f"\n{one_line(_bundled(subject, result, folder, settings))}")
     sys.exit(exit_code([result]))

@@ -18,9 +18,9 @@ import click
 from onnx_ci.cli.common import options_of, style, with_exit_code
 from onnx_ci.config.settings import Settings, find_root, read_settings
 from onnx_ci.environment.packages import Package, inspect_packages
-from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS, missing_runtime
+from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS, lacking, missing_runtime
 from onnx_ci.errors import EnvironmentLacksError, ExitCode
-from onnx_ci.opsets import DEFAULT_OPSETS, OPEN_END
+from onnx_ci.opsets import DEFAULT_OPSETS, OPEN_END, default_exporter
 from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.run_in_child import run_in_child
 from onnx_ci.processes.supervisor import LAST, Death, Send
@@ -106,8 +106,12 @@ def troubles_with_packages(settings: Settings, packages: Mapping[str, Package]) 
     for name in ("torch", "onnx"):
         if name not in packages:
             yield Trouble(subject=name, message=f"{name} is not installed", remedy=f"pip install {name}")
+    lacks = lacking("onnxscript")
+    if lacks is not None:
+        needs = "dynamo" in (settings.exporters or (default_exporter(max(settings.opsets or DEFAULT_OPSETS)),))
+        yield Trouble(subject="onnxscript", message=f"{lacks[0]}; {_CONSEQUENCES['onnxscript']}", remedy=lacks[1], stops=needs)
     for name, package in packages.items():
-        if package.error:
+        if package.error and not (lacks and name == "onnxscript"):
             yield _import_trouble(name, package)
     working = {name: package for name, package in packages.items() if not package.error}
     runtime = next((working[name] for name in RUNTIME_DISTRIBUTIONS if name in working), None)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from onnx_ci.cli.common import (
     GroupedCommand,
     NamedCell,
-    cell_or_file,
+    failing_cell_or_file,
     options_of,
     settings_from,
     style,
@@ -22,12 +22,15 @@ from onnx_ci.cli.common import (
 )
 from onnx_ci.config.reproduce import OF_ONE_CELL
 from onnx_ci.config.settings import Settings
-from onnx_ci.config.values import DEFAULT_ISOLATION, OFF
+from onnx_ci.config.values import DEFAULT_ISOLATION
 from onnx_ci.errors import ConfigurationError, ExitCode
 from onnx_ci.report.text import describe_outcome
 from onnx_ci.results.records import CellResult
 from onnx_ci.results.verdict import exit_code
 from onnx_ci.text import one_line
+
+if TYPE_CHECKING:
+    from onnx_ci.tools.fix.search import Attempt
 
 
 @click.command(cls=GroupedCommand)
@@ -37,56 +40,65 @@ from onnx_ci.text import one_line
 @with_colour
 @with_exit_code
 def fix(cell: str, write: bool, paths: tuple[Path, ...], **flags: str | None) -> NoReturn:
-    r"""Try remedies for a failing cell, and show which of them pass.
+    r"""Try remedies for a failing cell, and show the first that passes.
 
-    Tried are other settings of the export, such as the next opset or the other exporter; a larger example, where torch.export
-    may take a size of 1 for a constant; and known rewrites of the lines that the failure names: `int(height)` without `int`,
-    `torch.where` for an `if` on data, torch's functions for numpy's. Each is run through the whole gate. After a change of
-    code, the file must also compute what the model computes without it, on every input that onnx-ci tries. Code is changed in
-    memory only, unless --write is given; look at the change before you commit it. CELL is an id as shown by `onnx-ci list`.
-    Recipes are searched for in PATHS, or in the project's recipe files. The exit code is 0 if something passes, and 1 if
-    nothing does.
+    Tried first is what leaves the model and its declaration as they are: known rewrites of the lines that the failure names,
+    such as `int(height)` without `int`, `torch.where` for an `if` on data, and torch's functions for numpy's; a larger
+    example, where torch.export may take a size of 1 for a constant; and an option of the exporter. Only if none of these
+    passes, other opsets and the other exporter are tried, which change what is shipped. Each is run through the whole gate.
+    After a change of code, the file must also compute what the model computes without it, on every input that onnx-ci tries.
+    Code is changed in memory only, unless --write is given; look at the change before you commit it. CELL is an id as shown by
+    `onnx-ci list`, or the name of a recipe, for its first cell that fails. Recipes are searched for in PATHS, or in the
+    project's recipe files. The exit code is 0 if something passes, and 1 if nothing does.
 
     \b
     Examples:
-      onnx-ci fix net::opset13-cpu
+      onnx-ci fix net
       onnx-ci fix --write onnx_recipes.py::net::opset13-cpu
     """
     from onnx_ci.tools.fix.search import Search
 
-    settings = settings_from(flags | {"cache": OFF})
+    settings = settings_from(flags)
     if settings.isolation == "none":  # what is tried may crash, and changes code
         settings = dataclasses.replace(settings, isolation=DEFAULT_ISOLATION)
-    subject = cell_or_file(cell, settings, paths)
+    subject = failing_cell_or_file(cell, settings, paths)
     if not isinstance(subject, NamedCell):
         raise ConfigurationError(f"{cell} is a file; name a cell, such as net::opset13-cpu")
     failed = _judged(subject, settings)
-    click.echo(f"{one_line(cell)} {style(describe_outcome(failed), failed.status)}")
+    click.echo(f"{one_line(failed.cell.id)} {style(describe_outcome(failed), failed.status)}")
     if not failed.status.is_bad:
         click.echo(one_line(failed.reason) or "there is nothing to fix")
         sys.exit(exit_code([failed]))
-    passing = []
     with subject.recipes as recipes:
         search = Search(subject.spec, recipes, settings)
-        for attempts in (search.settings(failed), search.rewrites(failed)):
-            for attempt in attempts:
-                words, status = one_line(attempt.remedy.words), attempt.result.status
-                click.echo(f"  {words}: {style(describe_outcome(attempt.result), status)}")
-                passing += [attempt] if attempt.passes else []
-        change = next((each.remedy for each in passing if each.remedy.texts), None)
-        others = [each for each in search.with_other_exporters(change) if not each.passes] if change is not None else []
+        passing = _shown(search.of_the_same_export(failed))
+        heading = "passes, with the same model and the same declaration"
+        if not passing:
+            passing = _shown(search.of_another_export())
+            heading = "passes, but changes what is shipped"
+        change = next((each.remedy for each in reversed(passing) if each.remedy.texts), None)
+        broken = [*search.broken_by(change)] if change is not None else []
     if change is not None:
         click.echo(f"\n{change.difference(Path.cwd())}", nl=False)
-    for other in others:
-        warning = f"{other.remedy.words} passes today, and fails after this change: {describe_outcome(other.result)}"
-        click.echo(f"\n{style(one_line(warning), other.result.status)}")
+    for other in broken:
+        warning = f"{other.cell.id} passes today, and fails after this change: {describe_outcome(other)}"
+        click.echo(f"\n{style(one_line(warning), other.status)}")
     words = "".join(f"\n  {one_line(each.remedy.words)}{' (with a warning)' * bool(each.result.warnings)}" for each in passing)
-    click.echo(f"\nwhat passes:{words}" if passing else "\nnothing that was tried passes")
+    click.echo(f"\n{heading}:{words}" if passing else "\nnothing that was tried passes")
     if write and change is None:
         click.echo("no file is written: no change of code passes")
     elif write and change is not None:
         _write(change.texts)
     sys.exit(ExitCode.PASSED if change is not None or (passing and not write) else ExitCode.FAILED)
+
+
+def _shown(attempts: Iterable[Attempt]) -> list[Attempt]:
+    """Print what came of each attempt as soon as it is known, and return those that pass."""
+    passing = []
+    for attempt in attempts:
+        click.echo(f"  {one_line(attempt.remedy.words)}: {style(describe_outcome(attempt.result), attempt.result.status)}")
+        passing += [attempt] if attempt.passes else []
+    return passing
 
 
 def _judged(subject: NamedCell, settings: Settings) -> CellResult:

@@ -63,23 +63,28 @@ class Remedy:
         return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
-def settings_remedies(spec: CellSpec, newest_opset: int, axes_of_one: Sequence[str] = ()) -> list[Remedy]:
-    """Other settings of the export, the least change first: an option of the exporter, other opsets, the other exporter.
+def same_export(spec: CellSpec, axes_of_one: Sequence[str] = ()) -> list[Remedy]:
+    """What can be tried without a change of the model, the exporter and the opset: another example, an option.
+
+    Args:
+        spec: the cell.
+        axes_of_one: the dynamic axes along which the example has size 1, if that may be what is wrong.
+    """
+    words = f"an example larger than 1 along {listed(map(repr, axes_of_one))}"
+    larger = [Remedy(words=words, has_larger_example=True)] if axes_of_one else []
+    option = {"torchscript": "do_constant_folding", "dynamo": "optimize"}.get(spec.cell.exporter)
+    return [*larger, *([Remedy(words=f"{option}=False", options={option: False})] if option else [])]
+
+
+def other_exports(spec: CellSpec, newest_opset: int) -> list[Remedy]:
+    """Other opsets, the nearest first, and the other exporter.
 
     Args:
         spec: the cell.
         newest_opset: the newest that can be judged here.
-        axes_of_one: the dynamic axes along which the example has size 1, if that may be what is wrong.
     """
     exporter, opset = spec.cell.exporter, spec.cell.opset
-    remedies = {
-        "torchscript": [Remedy(words="do_constant_folding=False", options={"do_constant_folding": False})],
-        "dynamo": [Remedy(words="optimize=False", options={"optimize": False})],
-    }.get(exporter, [])
-    if axes_of_one:
-        words = f"an example larger than 1 along {listed(map(repr, axes_of_one))}"
-        remedies = [Remedy(words=words, has_larger_example=True), *remedies]
-    remedies += [
+    remedies = [
         Remedy(words=f"opset {other}", opset=other)
         for other in dict.fromkeys((opset + 1, opset - 1, FIRST_DYNAMO_OPSET, newest_opset))
         if other != opset and _LOWEST_OPSET <= other <= newest_opset

@@ -72,6 +72,43 @@ def rewrites(text: str, line: int) -> Iterator[Rewrite]:
             yield Rewrite(words=words, text=changed)
 
 
+def without_unused(before: str, after: str) -> str:
+    """A changed text without the imports and the assignments of what it no longer reads, though the text before does.
+
+    Args:
+        before: the source code of a module.
+        after: the same after a rewrite.
+    """
+    module, code = ast.parse(after), _Code(after)
+    unread = _names_read(ast.parse(before)) - _names_read(module)
+    edits = []
+    for node in ast.walk(module):
+        match node:
+            case ast.Import(names=[alias]) | ast.ImportFrom(names=[alias]) if (alias.asname or alias.name) in unread:
+                edits += code.without(node)
+            case ast.Assign(targets=[ast.Name(id=name)]) if name in unread:
+                edits += code.without(node)
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.List(elts=[])) if _is_replaced(module, node, name):
+                edits += code.without(node)
+    changed = code.edited(edits)
+    return changed if _is_python(changed) else after  # not so if a block has nothing else
+
+
+def _is_replaced(module: ast.Module, statement: ast.stmt, name: str) -> bool:
+    """Whether the next statement that has a name assigns it anew, without a look at its value."""
+    following = _following(module, statement)
+    while following is not None:
+        uses = [each for each in ast.walk(following) if isinstance(each, ast.Name) and each.id == name]
+        if uses:
+            return isinstance(following, ast.Assign) and all(isinstance(each.ctx, ast.Store) for each in uses)
+        following = _following(module, following)
+    return False
+
+
+def _names_read(module: ast.Module) -> set[str]:
+    return {node.id for node in ast.walk(module) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+
+
 def _is_python(text: str) -> bool:
     try:
         ast.parse(text)
@@ -130,6 +167,12 @@ class _Code:
     def replaced(self, node: ast.AST, text: str) -> _Edit:
         """An edit that replaces a node."""
         return _Edit(*self.span(node), text)
+
+    def without(self, statement: ast.stmt) -> list[_Edit]:
+        """The edit that removes the lines of a statement; none if they hold anything else."""
+        start, end = self._starts[statement.lineno - 1], self._starts[statement.end_lineno or statement.lineno]
+        is_alone = self.between(start, end).strip() == self.of(statement)
+        return [_Edit(start, end, "")] if is_alone else []
 
     def indentation(self, statement: ast.stmt) -> str:
         """The whitespace before a statement."""

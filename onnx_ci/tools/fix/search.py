@@ -17,10 +17,10 @@ from onnx_ci.owners import Owner, owner_of
 from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.limits import Limits, default_jobs
 from onnx_ci.processes.supervisor import LAST, Death
-from onnx_ci.results.records import AXES_OF_ONE, CellEvidence, CellResult, Severity, SourceLine, Status
+from onnx_ci.results.records import AXES_OF_ONE, Cell, CellEvidence, CellResult, Severity, SourceLine, Status
 from onnx_ci.results.rules import RULES
-from onnx_ci.tools.fix.remedies import Remedy, settings_remedies, text_of
-from onnx_ci.tools.fix.rewrites import rewrites
+from onnx_ci.tools.fix.remedies import Remedy, other_exports, same_export, text_of
+from onnx_ci.tools.fix.rewrites import rewrites, without_unused
 from onnx_ci.tools.fix.try_remedy import decided, try_remedy
 
 _LINES = 3
@@ -55,21 +55,48 @@ class Search:
     def __init__(self, spec: CellSpec, recipes: Recipes, settings: Settings) -> None:
         self._spec, self._recipes, self._settings = spec, recipes, settings
         self._jobs = settings.jobs or default_jobs(usable_cores())
-        self._right_exporters: list[Remedy] = []
 
-    def settings(self, failed: CellResult) -> Iterator[Attempt]:
-        """Other settings of the export, and a larger example.
+    def of_the_same_export(self, failed: CellResult) -> Iterator[Attempt]:
+        """Remedies that leave the model and its declaration as they are, until one passes.
+
+        These are rewrites of the lines that the failure names, a larger example, and options of the exporter. Where a rewrite
+        shows the next line that is wrong, it is kept, and that line is changed, too.
+        """
+        axes = dict.fromkeys(axis for each in failed.findings for axis in each.details.get(AXES_OF_ONE, ()))
+        others = same_export(self._spec, [*axes])
+        kept = Remedy(words="")
+        tried: list[Mapping[str, str]] = []
+        for _ in range(_ROUNDS):
+            rewriting = [each for each in _rewriting_remedies(failed, kept) if each.texts not in tried]
+            tried += [each.texts for each in rewriting]
+            attempts = []
+            for attempt in self._try_all(sorted([*others, *rewriting], key=lambda each: bool(each.options))):
+                attempts.append(attempt)
+                yield attempt
+                if attempt.passes:
+                    yield from self._without_unused(attempt.remedy)
+                    return
+            better = next((each for each in attempts if each.remedy.texts and _shows_other_line(each.result, failed)), None)
+            if better is None:
+                return
+            failed, kept, others = better.result, better.remedy, []
+
+    def _without_unused(self, change: Remedy) -> Iterator[Attempt]:
+        """A change of code without what nothing uses after it, if there is such code."""
+        texts = {file: without_unused(text_of(Path(file)), text) for file, text in change.texts.items()}
+        if texts != change.texts:
+            words = f"{change.words}, and removes what is no longer used"
+            yield from self._try_all([dataclasses.replace(change, words=words, texts=texts)])
+
+    def of_another_export(self) -> Iterator[Attempt]:
+        """Remedies that change what is shipped: other opsets, and the other exporter.
 
         Of several higher opsets with which the cell passes, the lowest is searched for.
         """
-        # What else is wrong with a file that does not help is not asked, so its lines are not searched for.
-        quick = dataclasses.replace(self._settings, locate=False)
         attempts = []
-        axes = dict.fromkeys(axis for each in failed.findings for axis in each.details.get(AXES_OF_ONE, ()))
-        for attempt in self._try_all(settings_remedies(self._spec, newest_opset(), [*axes]), quick):
+        for attempt in self._try_all(other_exports(self._spec, newest_opset())):
             attempts.append(attempt)
             yield attempt
-        self._right_exporters = [each.remedy for each in attempts if each.passes and each.remedy.exporter]
         opsets = {each.remedy.opset: each.passes for each in attempts if each.remedy.opset and each.remedy.exporter is None}
         higher = {opset: passes for opset, passes in opsets.items() if opset > self._spec.cell.opset}
         passing = min((opset for opset, passes in higher.items() if passes), default=None)
@@ -78,41 +105,35 @@ class Search:
             if passing - failing < 2:
                 return
             middle = (failing + passing) // 2
-            (attempt,) = self._try_all([Remedy(words=f"opset {middle}", opset=middle)], quick)
+            (attempt,) = self._try_all([Remedy(words=f"opset {middle}", opset=middle)])
             higher[middle] = attempt.passes
             passing = middle if attempt.passes else passing
             yield attempt
 
-    def rewrites(self, failed: CellResult) -> Iterator[Attempt]:
-        """Rewrites of the lines that the failure names, until one passes.
+    def broken_by(self, change: Remedy) -> Iterator[CellResult]:
+        """The failures that a change of code brings about with the other exporters of the recipe's cells."""
+        own, cells = self._spec.cell, dict[str, Cell]()
+        for spec in self._recipes.plan().cells:
+            if spec.cell.recipe == own.recipe and spec.cell.exporter != own.exporter:
+                cells.setdefault(spec.cell.exporter, spec.cell)
+        for cell in cells.values():
+            now = Remedy(words=cell.id, exporter=cell.exporter, opset=cell.opset)
+            before, after = self._try_all([now, dataclasses.replace(now, texts=change.texts)])
+            if before.passes and not after.passes:
+                yield after.result
 
-        Where a change shows the next line that is wrong, it is kept, and that line is changed, too.
-        """
-        kept = Remedy(words="")
-        tried: list[Mapping[str, str]] = []
-        for _ in range(_ROUNDS):
-            remedies = [each for each in _rewriting_remedies(failed, kept) if each.texts not in tried]
-            tried += [each.texts for each in remedies]
-            attempts = []
-            for attempt in self._try_all(remedies, self._settings):
-                attempts.append(attempt)
-                yield attempt
-            better = next((each for each in attempts if _shows_other_line(each.result, failed)), None)
-            if better is None or any(each.passes for each in attempts):
-                return
-            failed, kept = better.result, better.remedy
-
-    def with_other_exporters(self, change: Remedy) -> Iterator[Attempt]:
-        """A change of code with the exporters with which the cell passes without it: the recipe may be exported with them."""
-        remedies = [dataclasses.replace(each, texts=change.texts) for each in self._right_exporters]
-        yield from self._try_all(remedies, self._settings)
-
-    def _try_all(self, remedies: Sequence[Remedy], settings: Settings) -> Iterator[Attempt]:
+    def _try_all(self, remedies: Sequence[Remedy]) -> Iterator[Attempt]:
         """The attempts, in the order of the remedies, each as soon as it and those before it are known."""
+        settings = self._settings
+        # What is wrong with a file after other settings is not asked, so its lines are not searched for.
+        quick = dataclasses.replace(settings, locate=False)
         # After a change of code, the model is prepared with and without it, and the file is judged against both.
         limits = Limits.of(self._spec).times(2)
         works = {
-            place: (self._spec.cell.recipe, functools.partial(try_remedy, remedy, self._spec, settings))
+            place: (
+                self._spec.cell.recipe,
+                functools.partial(try_remedy, remedy, self._spec, settings if remedy.texts else quick),
+            )
             for place, remedy in enumerate(remedies)
         }
         results: dict[int, CellResult] = {}

@@ -13,7 +13,7 @@ import itertools
 import linecache
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -24,7 +24,6 @@ from onnx_ci.engine.cell import CellContext, run_cell
 from onnx_ci.engine.shared import Shared
 from onnx_ci.matrix.plan import CellSpec, with_recipe
 from onnx_ci.pipeline.export.exporter import Artifact
-from onnx_ci.pipeline.inputs.branches import UntakenBranch
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.model.call import PrepareError, with_inputs
 from onnx_ci.pipeline.model.places import project_file
@@ -49,6 +48,8 @@ def try_remedy(remedy: Remedy, spec: CellSpec, settings: Settings, recipe: Recip
         cell = replace(cell, recipe=with_larger_example(cell.recipe, prepared))
     if not remedy.texts:
         evidence = run_cell(cell, CellContext(shared=Shared()))
+        if remedy.exporter == "torchscript":  # it freezes branches that dynamo refuses
+            evidence = _with_errors(evidence, lambda each: each.rule == "untaken-branch")
         send({LAST: evidence.as_json()})
         return
     unchanged = CellContext(shared=Shared())
@@ -57,7 +58,7 @@ def try_remedy(remedy: Remedy, spec: CellSpec, settings: Settings, recipe: Recip
     except PrepareError as error:
         send({LAST: CellEvidence(cell=cell.cell, findings=(error.finding,)).as_json()})
         return
-    untested = tuple(_untested(remedy, prepared.untaken_branches))
+    untested = tuple(_untested(remedy, prepared))
     with scratch_folder() as folder:
         with contextlib.ExitStack() as changes:
             for file, text in remedy.texts.items():
@@ -67,16 +68,12 @@ def try_remedy(remedy: Remedy, spec: CellSpec, settings: Settings, recipe: Recip
         if decided(cell, evidence, settings).status is Status.PASSED:
             if evidence.artifact is None:
                 raise RuntimeError("the file of the changed model is gone, so nothing shows what it computes")
-            of_changed = {(each.output, each.probe) for each in evidence.findings if each.rule == "edge-mismatch"}
+            of_changed = {(each.rule, each.output, each.probe) for each in evidence.findings}
             evidence = run_cell(cell, unchanged, artifact=Artifact(path=Path(evidence.artifact)))
             # What a condition guards is often a division by zero: a warning elsewhere, but here the change brings it about.
-            findings = [
-                replace(each, severity=Severity.ERROR)
-                if each.rule == "edge-mismatch" and (each.output, each.probe) not in of_changed
-                else each
-                for each in evidence.findings
-            ]
-            evidence = replace(evidence, findings=tuple(findings))
+            evidence = _with_errors(
+                evidence, lambda each: each.rule == "edge-mismatch" and (each.rule, each.output, each.probe) not in of_changed
+            )
     evidence = replace(evidence, findings=(*evidence.findings, *untested))
     send({LAST: evidence.as_json()})
 
@@ -104,20 +101,34 @@ def with_larger_example(recipe: Recipe, prepared: Prepared) -> Recipe:
     return replace(recipe, function=function)
 
 
+def _with_errors(evidence: CellEvidence, is_error: Callable[[Finding], bool]) -> CellEvidence:
+    """The evidence, whose findings are errors where ``is_error`` says so."""
+    findings = (replace(each, severity=Severity.ERROR) if is_error(each) else each for each in evidence.findings)
+    return replace(evidence, findings=tuple(findings))
+
+
 def decided(spec: CellSpec, evidence: CellEvidence, settings: Settings) -> CellResult:
     """The verdict on a changed cell, of which nothing is expected to fail."""
     return decide(evidence, allow=spec.allow, strict=settings.strict, severities=spec.severities)
 
 
-def _untested(remedy: Remedy, untaken: Iterable[UntakenBranch]) -> Iterator[Finding]:
+def _untested(remedy: Remedy, prepared: Prepared) -> Iterator[Finding]:
     """What a change does to branches of which no input takes the other side: nothing shows that they still do the same."""
-    for branch in untaken:
+    for branch in prepared.untaken_branches:
         condition = branch.condition
-        changed = next((text for file, text in remedy.texts.items() if _is_same(file, str(condition.path))), None)
         line = linecache.getline(str(condition.path), condition.line).strip()
-        if changed is not None and line not in map(str.strip, changed.splitlines()):
+        if _changes(remedy, str(condition.path), line):
             message = f"the change may do something else where `{condition.text}` is {str(not branch.outcome).lower()}"
             yield finding("untaken-branch", f"{message}: no input was found for that", severity=Severity.ERROR)
+    for each in prepared.findings:  # what decides by values that are read unseen
+        if each.rule == "untaken-branch" and each.source and _changes(remedy, each.source.file, each.source.text):
+            yield replace(each, severity=Severity.ERROR)
+
+
+def _changes(remedy: Remedy, file: str, line: str) -> bool:
+    """Whether a changed file no longer has a line."""
+    text = next((text for changed, text in remedy.texts.items() if _is_same(changed, file)), None)
+    return text is not None and line not in map(str.strip, text.splitlines())
 
 
 @contextlib.contextmanager

@@ -76,6 +76,7 @@ def init(folder: Path, github: bool, model: str | None, observe: str | None) -> 
 
     With --observe, a program of the project runs as usual, until it ends or Ctrl-C ends it. The recipes are those of the models
     that it calls: built as it builds them, with inputs as it gives them, and sizes that differ between calls as dynamic axes.
+    If it exports them with torch.onnx.export, the recipes have the names, axes, options, exporter and opsets of these exports.
 
     \b
     Examples:
@@ -83,6 +84,7 @@ def init(folder: Path, github: bool, model: str | None, observe: str | None) -> 
       onnx-ci init --no-github            only onnx_recipes.py
       onnx-ci init --model=shop.nets:Ranker
       onnx-ci init --observe "python serve.py"
+      onnx-ci init --observe "python export.py"
     """
     if not folder.is_dir():
         raise ConfigurationError(f"there is no folder {folder}")
@@ -135,7 +137,9 @@ def _recipes(folder: Path, model: str | None, observe: str | None) -> tuple[str,
     """The text of the recipe file, its purpose, and what to do next."""
     if observe is not None:
         models = observed_models(observe, folder)
-        return recipes_of(models), f"recipes for {listed([each.name for each in models])}", ["run the recipes: onnx-ci run"]
+        text = recipes_of(models)
+        steps = [f"write what {_RECIPES} leaves open, where it raises NotImplementedError"] * ("NotImplementedError" in text)
+        return text, f"recipes for {listed([each.name for each in models])}", [*steps, "run the recipes: onnx-ci run"]
     if model is None:
         values = {"network": _NETWORK, "recipe": "example", "import": "", "call": "small_network()"}
         steps = ["run the example: onnx-ci run", f"replace the model in {_RECIPES} with your own"]

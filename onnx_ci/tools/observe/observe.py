@@ -1,6 +1,7 @@
 """``onnx-ci init --observe``: recipes for the models that a program of the project calls, with their inputs and dynamic axes.
 
-The program runs as usual, and :mod:`.observed_calls` in it. Sizes that differ between calls are dynamic axes.
+The program runs as usual, and :mod:`.observed_calls` in it. Sizes that differ between calls are dynamic axes. Where the program
+exports a model with ``torch.onnx.export``, the recipe has its names, axes, options, exporter and opsets as they stand.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onnx_ci.collection.keywords import EXPORT_OPTIONS
 from onnx_ci.errors import ConfigurationError
+from onnx_ci.opsets import DEFAULT_OPSETS, FIRST_DYNAMO_OPSET
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.text import count, listed
 
@@ -41,6 +44,9 @@ finally:
 """
 """What each Python process of the program runs when it starts."""
 
+_DECLARED = ("input_names", "output_names", "dynamic_axes", "dynamic_shapes", "training", *sorted(EXPORT_OPTIONS))
+"""The keywords of ``torch.onnx.export`` that a recipe takes, too, except those that say which cells it has."""
+
 Value = Mapping[str, Any]
 """What is known of a value: see ``_value`` of :mod:`.observed_calls`."""
 
@@ -58,6 +64,10 @@ class ObservedModel:
     """How it was built: ``file``, ``line``, ``text`` and ``arguments``; empty if that is not known."""
     calls: Sequence[Mapping[str, Value]]
     """The arguments of each call, by name."""
+    outputs: Sequence[str]
+    """Names for the outputs; empty if they are not known."""
+    export: Mapping[str, Any] | None
+    """What ``torch.onnx.export`` was told: ``dynamo``, ``opsets`` and ``told``; ``None`` if the program does not call it."""
 
 
 def observed_models(command: str, folder: Path) -> list[ObservedModel]:
@@ -94,7 +104,7 @@ def observed_models(command: str, folder: Path) -> list[ObservedModel]:
     if not lines:
         ended = f"ended with exit code {code} and " if code else ""
         needs = "it must run a Python in which torch is installed, and call the model in PyTorch"
-        raise ConfigurationError(f"--observe: {command} {ended}called no model with parameters; {needs}")
+        raise ConfigurationError(f"--observe: {command} {ended}called or exported no model with parameters; {needs}")
     return [*_models(map(json.loads, lines))]
 
 
@@ -108,19 +118,29 @@ def _ended(program: subprocess.Popen[bytes]) -> int:
 
 
 def _models(noted: Iterable[Mapping[str, Any]]) -> Iterator[ObservedModel]:
-    alike: dict[tuple[str, str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    alike: dict[tuple[str, ...], list[Mapping[str, Any]]] = defaultdict(list)
+    exported: dict[tuple[str, ...], dict[str, None]] = defaultdict(dict)
     for each in noted:
         arguments = (each["built"] or {}).get("arguments")  # other ones may mean other sizes, which do not vary in a file
-        alike[each["module"], each["class"], json.dumps(arguments)].append(each)
-    for (module, name, _), calls in sorted(alike.items(), key=lambda item: -len(item[1])):
+        model = (each["module"], each["class"], json.dumps(arguments))
+        export = each.get("export")
+        told = json.dumps([export["dynamo"], [export["told"].get(name) for name in _DECLARED]]) if export else ""
+        exported[model] |= {told: None} if export else {}
+        alike[*model, told].append(each)
+    # What a program exports is not what it runs to warm up.
+    wanted = {key: calls for key, calls in alike.items() if key[-1] or not exported[key[:-1]]}
+    for (module, name, *_), calls in sorted(wanted.items(), key=lambda item: -len(item[1])):
         first = calls[0]
         built: Mapping[str, Any] = first["built"] or {}
+        opsets = sorted({opset for each in calls if (opset := each.get("export", {}).get("opset"))})
         yield ObservedModel(
             name=name,
             module=module,
             obstacle=_obstacle(name, module, built, Path(first["script"]) if first["script"] else None),
             built=built,
             calls=[each["arguments"] for each in calls],
+            outputs=first["outputs"],
+            export={**first["export"], "opsets": opsets} if "export" in first else None,
         )
 
 
@@ -169,14 +189,19 @@ def _recipe(model: ObservedModel, name: str) -> Iterator[str]:
         if others != usual:
             had = listed(map(repr, others)) if others else "no tensors"
             yield f"    # {count(names[others], 'call')} of {len(model.calls)} had {had} instead: that is another recipe."
-    if usual and all("dtype" in call.get(name, {}) for name in usual):
-        yield f"    input_names=[{', '.join(map(json.dumps, usual))}],"
-    if axes:
-        yield f"    # The sizes that differed between {count(len(calls), 'call')}. Declare what else may vary, too."
-        yield f"    dynamic_axes={axes!r},".replace("'", '"')
+    if model.export is not None:
+        yield from _declared(model.export)
     else:
-        yield f"    # No size differed between {count(len(calls), 'call')}. Declare what may vary, such as the batch:"
-        yield f'    # dynamic_axes={{"{next(iter(usual), "x")}": {{0: "batch"}}}},'
+        if usual and all("dtype" in call.get(name, {}) for name in usual):
+            yield f"    input_names={json.dumps(usual)},"
+        if model.outputs:
+            yield f"    output_names={json.dumps(model.outputs)},"
+        if axes:
+            yield f"    # The sizes that differed between {count(len(calls), 'call')}. Declare what else may vary, too."
+            yield f"    dynamic_axes={axes!r},".replace("'", '"')
+        else:
+            yield f"    # No size differed between {count(len(calls), 'call')}. Declare what may vary, such as the batch:"
+            yield f'    # dynamic_axes={{"{next(iter(usual), "x")}": {{0: "batch"}}}},'
     yield ")"
     yield f"def {name}():"
     yield from _imports(model, call)
@@ -188,6 +213,17 @@ def _recipe(model: ObservedModel, name: str) -> Iterator[str]:
         given = ", ".join(f"{name}={_written(value)}" for name, value in model.built["arguments"].items())
         yield f"    model = {model.name}({given})"
     yield from _returned(call, calls)
+
+
+def _declared(export: Mapping[str, Any]) -> Iterator[str]:
+    """What an export was told, as keywords of the recipe."""
+    exporter, told = "dynamo" if export["dynamo"] else "torchscript", export["told"]
+    for name in _DECLARED:
+        if name in told:
+            yield f"    {name}={told[name]},"
+    yield f'    exporter="{exporter}",'
+    opsets = export["opsets"] or [FIRST_DYNAMO_OPSET if export["dynamo"] else DEFAULT_OPSETS[-1]]
+    yield f"    opsets={opsets if len(opsets) > 1 else opsets[0]},"
 
 
 def _imports(model: ObservedModel, call: Mapping[str, Value]) -> Iterator[str]:
@@ -253,12 +289,16 @@ def _dynamic_axes(calls: Sequence[Mapping[str, Value]]) -> dict[str, dict[int, s
 
 
 def _example_among(calls: Sequence[Mapping[str, Value]], axes: Mapping[str, Mapping[int, str]]) -> Mapping[str, Value]:
-    """The call for the example. A size of 1, or one that two axes have, may be taken for a constant or for the other axis."""
+    """The call for the example. A size of 1, or one that two axes have, may be taken for a constant or for the other axis.
 
-    def merit(call: Mapping[str, Value]) -> tuple[int, int]:
+    A call with zeros is likely to be one that warms up or counts operations.
+    """
+
+    def merit(call: Mapping[str, Value]) -> tuple[int, int, int]:
         tensors = _tensors(call)
         sizes = {label: tensors[name]["shape"][axis] for name, of in axes.items() for axis, label in of.items()}
-        return sum(size > 1 for size in sizes.values()), len(set(sizes.values()))
+        given = sum(bool(each["least"] or each["most"]) for each in tensors.values())
+        return given, sum(size > 1 for size in sizes.values()), len(set(sizes.values()))
 
     return max(calls, key=merit)
 

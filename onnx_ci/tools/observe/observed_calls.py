@@ -47,6 +47,11 @@ def note_calls(file: Path) -> None:
     depth, counts = _Depth(), dict[type, int]()
     hooks = torch.nn.modules.module
 
+    def note(line: Mapping[str, Any]) -> None:
+        text = json.dumps(line)
+        with file.open("a", encoding="utf-8") as lines:
+            lines.write(text + "\n")
+
     def entered(module: torch.nn.Module, args: Any) -> None:
         if not _is_wrapper(module):
             depth.modules += 1
@@ -62,9 +67,7 @@ def note_calls(file: Path) -> None:
         if torch.jit.is_tracing() or torch.compiler.is_compiling():  # type: ignore[attr-defined, no-untyped-call]
             return  # what is asked of the tensors would be in the graph
         with contextlib.suppress(Exception):
-            line = json.dumps(_call(module, args, kwargs))
-            with file.open("a", encoding="utf-8") as lines:
-                lines.write(line + "\n")
+            note({**_call(module, args, kwargs), "outputs": _output_names(output)})
             counts[cls] = counts.get(cls, 0) + 1
 
     hooks.register_module_forward_pre_hook(entered)
@@ -78,6 +81,17 @@ def note_calls(file: Path) -> None:
             self.__dict__.setdefault(_BUILT, _how_built(self, sys._getframe(1)))
 
     torch.nn.Module.__init__ = noting  # type: ignore[method-assign]
+    export = torch.onnx.export
+
+    @functools.wraps(export)
+    def exporting(*args: Any, **kwargs: Any) -> Any:
+        with contextlib.suppress(Exception):
+            bound = inspect.signature(export).bind(*args, **kwargs)
+            bound.apply_defaults()
+            note(_export(**bound.arguments))
+        return export(*args, **kwargs)
+
+    torch.onnx.export = exporting
 
 
 def _is_wrapper(module: torch.nn.Module) -> bool:
@@ -137,6 +151,44 @@ def _call(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
         "built": None if script == "" or is_script else built,  # a class of python -c cannot be imported
         "arguments": {name: _value(value) for name, value in given.items()},
     }
+
+
+def _export(model: torch.nn.Module, args: Any, kwargs: Any, **options: Any) -> dict[str, Any]:
+    """A call of ``torch.onnx.export``: the arguments of the model as in :func:`_call`, and what the export was told."""
+    positional = list(args) if isinstance(args, tuple) else [args]
+    if positional and isinstance(positional[-1], dict) and not kwargs:  # torch takes it for the keywords
+        kwargs = positional.pop()
+    inner: Any = model.module if _is_wrapper(model) else model
+    usual = {name: each.default for name, each in inspect.signature(torch.onnx.export).parameters.items()}
+    told = {name: _written(value) for name, value in options.items() if value != usual.get(name)}
+    export = {"dynamo": bool(options["dynamo"]), "opset": options["opset_version"], "told": told}
+    return {**_call(inner, tuple(positional), kwargs or {}), "outputs": [], "export": export}
+
+
+def _written(value: Any) -> str:
+    """What Python writes for an option of the export."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_written(key)}: {_written(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        inside = ", ".join(map(_written, value)) + "," * (isinstance(value, tuple) and len(value) == 1)
+        return f"[{inside}]" if isinstance(value, list) else f"({inside})"
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, torch.onnx.TrainingMode):
+        return str(value is torch.onnx.TrainingMode.TRAINING)
+    name = getattr(value, "__name__", "")  # that of a torch.export.Dim
+    hint = getattr(getattr(value, "type", None), "name", "")  # that of torch.export.Dim.DYNAMIC
+    return json.dumps(name) if name else f"torch.export.Dim.{hint}" if hint else repr(value)
+
+
+def _output_names(output: Any) -> list[str]:
+    """Names for what a model returned: those of a dictionary, or ``output``, ``output_1``; empty for nested outputs."""
+    if isinstance(output, Mapping):
+        return [str(name) for name, value in output.items() if isinstance(value, torch.Tensor)]
+    outputs = output if isinstance(output, (list, tuple)) else [output]
+    if not all(isinstance(each, torch.Tensor) for each in outputs):
+        return []
+    return [f"output_{place}" if place else "output" for place in range(len(outputs))]
 
 
 def _value(value: Any) -> Any:

@@ -17,7 +17,6 @@ from packaging.version import Version
 from onnx_ci.cli.common import GroupedCommand, options_of, settings_from, with_colour, with_exit_code
 from onnx_ci.cli.why import judged_cell
 from onnx_ci.config.reproduce import OF_ONE_CELL
-from onnx_ci.config.values import OFF
 from onnx_ci.matrix.scope import runtimes_of
 from onnx_ci.report.text import describe_outcome
 from onnx_ci.results.records import Cell
@@ -47,7 +46,7 @@ def versions(target: str, with_torch: bool, pre: bool, paths: tuple[Path, ...], 
     Examples:
       onnx-ci versions net::opset18-cpu
     """
-    settings = settings_from(flags | {"cache": OFF})
+    settings = settings_from(flags)
     subject, result = judged_cell(target, settings, paths)
     click.echo()
     broken = broken_rules(result.findings)

@@ -29,7 +29,7 @@ def test_a_cell_is_explained_with_its_code_and_the_nodes_around_the_fault(projec
     done = cli("why", "halves::opset13-cpu")
     assert (done.returncode, done.stderr) == (1, "")
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("halves::opset13-cpu failed (baked-value at onnx_recipes.py:")
+    assert lines[0].startswith("onnx_recipes.py::halves::opset13-cpu failed (baked-value at onnx_recipes.py:")
     assert any(line.startswith("baked-value: onnx_recipes.py:") for line in lines)
     assert any(line.startswith("    >  ") for line in lines)
     assert any(line.split()[:2] == ["node", "line"] for line in lines)
@@ -67,7 +67,7 @@ def test_a_file_is_explained_as_an_export_of_its_recipe(project, cli):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["total"], "there is no file total; for a cell, add its label: total::opset13-cpu"),
+        (["totl"], "there is no recipe 'totl'; did you mean 'total'?"),
         (["total::13"], "is not the id of a cell"),
         (["totl::opset13-cpu"], "there is no recipe 'totl'; did you mean 'total'?"),
         (

@@ -66,6 +66,26 @@ def test_what_stops_the_run_is_exit_4_with_the_remedy_and_torch_describes_the_re
     assert "error settings: [tool.onnx-ci] has no setting 'opset'" in done.stdout
 
 
+def test_what_the_dynamo_exporter_lacks_is_named_by_doctor_and_by_the_cell(project, doctor):
+    """An onnx-ir that is older than onnxscript requires has no member INT2, which says nothing to a user."""
+    project.write(
+        "instead/onnxscript-0.7.2.dist-info/METADATA", "Name: onnxscript\nVersion: 0.7.2\nRequires-Dist: onnx-ir>=99\n"
+    )
+    environment = instead(project, onnxscript="raise AttributeError('INT2')")
+    for opsets, code, severity in (("17", PASSED, "note"), ("18", ENVIRONMENT, "error")):
+        done = doctor(f"--opsets={opsets}", **environment)
+        assert done.returncode == code
+        assert f"{severity} onnxscript: onnxscript 0.7.2 requires onnx-ir>=99, and " in done.stdout
+        assert "    remedy: pip install 'onnx-ir>=99'\n" in done.stdout
+    project.recipes("""
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], exporter="dynamo", opsets=18)
+    def net():
+        return Scale(), (torch.rand(2, 4),)
+    """)
+    done = project.command("onnx_ci", "run", **environment)
+    assert "remedy: Install what the exporter needs: pip install 'onnx-ir>=99'.\n" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("module", "error"),
     [

@@ -121,6 +121,7 @@ def test_the_recipe_builds_and_calls_the_model_as_the_program_does(project, reci
         "import onnx_ci\nimport torch\n\n\n"
         "@onnx_ci.recipe(\n"
         '    input_names=["features", "mask"],\n'
+        '    output_names=["output"],\n'
         "    # The sizes that differed between 3 calls. Declare what else may vary, too.\n"
         '    dynamic_axes={"features": {0: "batch", 1: "length"}, "mask": {0: "batch", 1: "length"}},\n'
         ")\n"
@@ -133,6 +134,60 @@ def test_the_recipe_builds_and_calls_the_model_as_the_program_does(project, reci
     )
     done = project.command("onnx_ci", "run", "--opsets=17")
     assert done.returncode == PASSED, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "declared"),
+    [
+        (
+            [
+                'dynamo=False, input_names=["rows", "kept"], output_names=["scores"], opset_version=13,',
+                'dynamic_axes={"rows": {0: "batch", 1: "n"}, "kept": [0, 1], "scores": {0: "batch"}}, do_constant_folding=False,',
+            ],
+            [
+                'input_names=["rows", "kept"],',
+                'output_names=["scores"],',
+                'dynamic_axes={"rows": {0: "batch", 1: "n"}, "kept": [0, 1], "scores": {0: "batch"}},',
+                "do_constant_folding=False,",
+                'exporter="torchscript",',
+                "opsets=13,",
+            ],
+        ),
+        (
+            ['dynamo=True, dynamic_shapes=({0: Dim("rows"), 1: "n"}, {0: Dim("rows"), 1: "n"}), verbose=False'],
+            ['dynamic_shapes=({0: "rows", 1: "n"}, {0: "rows", 1: "n"}),', 'exporter="dynamo",', "opsets=18,"],
+        ),
+    ],
+    ids=["torchscript", "dynamo"],
+)
+def test_an_export_becomes_the_recipe_as_it_stands(project, recipes, options, declared):
+    text, _ = recipes(
+        "from torch.onnx import export",
+        "from torch.export import Dim",
+        "scores = Scores(7).eval()",
+        "scores(torch.zeros(1, 5, 4))",  # to warm up
+        "export(scores, (torch.randn(2, 6, 4), torch.ones(2, 6)), 'scores.onnx',",
+        *options,
+        ")",
+    )
+    lines = text[text.index("@onnx_ci.recipe(") : text.index("\n)\n")].splitlines()[1:]
+    assert [line.strip() for line in lines] == declared
+    assert "return model, (torch.randn(2, 6, 4), torch.ones(2, 6))\n" in text
+    assert text.count("@onnx_ci.recipe(") == 1
+
+
+def test_the_exports_of_one_model_at_several_opsets_are_one_recipe(project, recipes):
+    text, _ = recipes(
+        "for opset in (17, 13):",
+        "    torch.onnx.export(Plain(4, 2), (torch.randn(3, 4),), 'p.onnx', opset_version=opset, dynamo=False, input_names=['x'])",
+    )
+    assert "    opsets=[13, 17],\n" in text
+    assert project.command("onnx_ci", "run").returncode == PASSED
+
+
+def test_a_call_with_zeros_is_not_the_example(recipes):
+    text, _ = recipes("Plain(4, 2)(torch.zeros(5, 4))", "Plain(4, 2)(torch.randn(3, 4))")
+    assert "torch.randn(3, 4)" in text
 
 
 def test_numbers_are_fixed_and_what_they_were_is_told(project, recipes):
@@ -211,8 +266,9 @@ def test_a_class_without_a_constructor_has_that_of_its_base(recipes):
     ],
 )
 def test_what_cannot_be_built_is_an_error_of_the_recipe_that_says_so(project, recipes, lines, obstacle):
-    text, _ = recipes(*lines)
+    text, done = recipes(*lines)
     assert "raise NotImplementedError(" in text
+    assert "  - write what onnx_recipes.py leaves open, where it raises NotImplementedError\n" in done.stdout
     done = project.command("onnx_ci", "run", "--opsets=17")
     assert done.returncode == FAILED
     assert obstacle in done.stdout
@@ -351,8 +407,11 @@ def test_a_file_that_exists_is_not_changed_and_the_recipe_is_printed(project, re
         ("", "--observe needs a command"),
         ("python 'serve.py", "is not a command: No closing quotation"),
         ("no-such-program serve.py", "no-such-program cannot be started: No such file or directory"),
-        ("python -c pass", "python -c pass called no model with parameters; it must run a Python in which torch is installed"),
-        ("python -c 'exit(3)'", "ended with exit code 3 and called no model"),
+        (
+            "python -c pass",
+            "python -c pass called or exported no model with parameters; it must run a Python in which torch is installed",
+        ),
+        ("python -c 'exit(3)'", "ended with exit code 3 and called or exported no model"),
     ],
 )
 def test_a_command_without_models_is_an_error(project, command, said):

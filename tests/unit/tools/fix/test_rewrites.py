@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from onnx_ci.tools.fix.rewrites import rewrites
+from onnx_ci.tools.fix.rewrites import rewrites, without_unused
 
 
 def rewritten(body: str, line: int = 1, imports: str = "import math, numpy as np, torch") -> list[str]:
@@ -154,3 +154,27 @@ def test_only_code_in_a_function_of_a_module_with_torch_is_rewritten():
     assert list(rewrites("n = int(x)\n", 1)) == []
     assert list(rewrites("def f(:\n", 1)) == []
     assert rewritten("return x if c else y", imports="import math") == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "tidy"),
+    [
+        (
+            "import numpy as np\nimport torch\ny = np.ones(3)\n",
+            "import numpy as np\nimport torch\ny = torch.ones(3)\n",
+            "import torch\ny = torch.ones(3)\n",
+        ),
+        (
+            "def f(x):\n    n = len(x)\n    return x[:n]\n",
+            "def f(x):\n    n = len(x)\n    return x\n",
+            "def f(x):\n    return x\n",
+        ),
+        ("if a:\n    n = 1\nprint(n)\n", "if a:\n    n = 1\n", "if a:\n    n = 1\n"),  # a block is not left empty
+        ("n = 1; m = 2\nprint(n, m)\n", "n = 1; m = 2\nprint(m)\n", "n = 1; m = 2\nprint(m)\n"),
+        ("z = []\nn = 2\nz = x * n\n", "z = []\nn = 2\nz = x * n\n", "n = 2\nz = x * n\n"),
+        ("z = []\nz = z * n\n", "z = []\nz = z * n\n", "z = []\nz = z * n\n"),
+        ("n = 1\nprint(2)\n", "n = 1\nprint(3)\n", "n = 1\nprint(3)\n"),  # was not used before either
+    ],
+)
+def test_what_a_rewrite_leaves_unused_is_removed(before, after, tidy):
+    assert without_unused(before, after) == tidy
