@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import gc
+import importlib.metadata
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -28,6 +31,25 @@ hypothesis.settings.load_profile("tests")
 
 # Read when torch is imported. By default, its idle threads wait in a loop and keep the cores from the tests beside this one.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def pytest_collection_finish() -> None:
+    """The collector need not look at torch and the tests again: it runs often, in the forks of this process, too."""
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def git_and_the_metadata_of_packages_are_read_once() -> Iterator[None]:
+    """Each run reads them for its report, which takes a third of the time of a small cell."""
+    from onnx_ci.engine import session
+
+    versions = session.versions
+    of_packages = functools.cache(lambda *_: versions())
+    patch = pytest.MonkeyPatch()
+    patch.setattr(session, "revision_of", functools.cache(session.revision_of))
+    patch.setattr(session, "versions", lambda: dict(of_packages(importlib.metadata.version, *sys.path)))
+    yield
+    patch.undo()
 
 
 @pytest.fixture(autouse=True)

@@ -194,8 +194,14 @@ def test_an_output_is_flattened_with_readable_names_or_refused_by_its_class(case
         assert "onnx_ci.adapt(model)" in error.remedy
 
 
-@pytest.mark.parametrize("exporter", EXPORTERS)
-@pytest.mark.parametrize("case", CONTAINERS)
+def cases(table, quick):
+    """Every case with both exporters. The adapter leaves dynamo nothing but tensors, which one case shows; all others are slow."""
+    for case in table:
+        yield case, "torchscript"
+        yield pytest.param(case, "dynamo", marks=[] if case == quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("case", "exporter"), [*cases(CONTAINERS, "keyless_cache")])
 def test_the_adapter_returns_the_tensors_of_every_container(case, exporter):
     container, names, _ = CONTAINERS[case]
     model = onnx_ci.adapt(Returns(container))
@@ -269,8 +275,7 @@ def test_an_argument_is_flattened_or_refused_by_its_class(case, exporter):
     assert "onnx_ci.adapt(model, inputs=FUNCTION)" in error.remedy
 
 
-@pytest.mark.parametrize("exporter", EXPORTERS)
-@pytest.mark.parametrize("case", READ)
+@pytest.mark.parametrize(("case", "exporter"), [*cases(READ, "nested")])
 def test_the_adapter_makes_an_argument_of_any_class_from_tensors(case, exporter):
     container, read, _ = READ[case]
 

@@ -117,6 +117,7 @@ def test_an_unknown_exporter_is_told_with_the_nearest_name(tmp_path):
         onnx_ci.run([recipe], exporters="dynam")
 
 
+@pytest.mark.slow
 def test_a_cell_runs_again_if_the_package_changes(project, tiny_onnx, monkeypatch):
     monkeypatch.delenv("ONNX_CI_CACHE")
     project.recipes(NET.replace("THEN", "'tidy'"))
@@ -185,6 +186,7 @@ def test_a_runtime_that_overwrites_its_inputs_and_uses_its_memory_again_harms_no
     assert (cell.status, broken_rules(cell.findings)) == (onnx_ci.Status.PASSED, set())
 
 
+@pytest.mark.slow
 def test_operators_are_listed_for_an_exporter_of_a_package(project, tiny_onnx):
     project.recipes(NET.replace("THEN", "[]"))
     done = project.command("onnx_ci", "ops", "net", "--exporters=signed", "--opsets=17")

@@ -47,7 +47,9 @@ def test_a_file_is_imported_once_in_a_process_of_its_own(kind, project):
     assert all(line.endswith(f"['onnx-ci'] {project.root}") for line in lines)
 
 
-@pytest.mark.parametrize("words", [("run", "--opsets=13"), ("list",), ("matrix",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [("run", "--opsets=13"), ("list",), pytest.param(("matrix",), marks=pytest.mark.slow)], ids=" ".join
+)
 def test_the_process_that_decides_imports_neither_torch_nor_a_recipe_file(words, project):
     project.recipes(RIGHT)
     project.write(
@@ -107,7 +109,7 @@ def test_more_files_than_processes_are_kept(project):
     assert (len(cells), set(cells.values()), problems, code) == (40, {"passed"}, {}, 0)
 
 
-@pytest.mark.parametrize("isolation", ["fork", "spawn", "none"])
+@pytest.mark.parametrize("isolation", ["fork", pytest.param("spawn", marks=pytest.mark.slow), "none"])
 def test_a_recipe_that_two_files_import_is_one_and_two_of_one_name_are_a_problem(isolation, project):
     if isolation == "fork" and sys.platform != "linux":
         pytest.skip("processes are forked on Linux only")
@@ -223,4 +225,3 @@ def test_files_are_imported_with_the_options_of_the_python_that_decides(project)
     project.recipes("assert False, 'with assertions'", RIGHT)
     done = project.run(sys.executable, "-O", "-m", "onnx_ci", "list", "--opsets=13")
     assert done.returncode == 0, done.stderr
-    assert "with assertions" in project.run(sys.executable, "-m", "onnx_ci", "list", "--opsets=13").stderr

@@ -73,13 +73,25 @@ def step_recipe(model, **keywords):
 
 
 FED = {"feedback": {"key": "past_key", "value": "past_value"}, "steps": 4}
-STEPS = pytest.mark.parametrize(
-    "keywords", [step_axes("past + 1"), step_shapes(), {**step_axes("past + 1"), **FED}], ids=["axes", "dims", "fed back"]
-)
+STEPS = {"axes": step_axes("past + 1"), "dims": step_shapes(), "fed back": {**step_axes("past + 1"), **FED}}
 
 
-@EXPORTERS
-@STEPS
+def declared(ways, quick):
+    """Every way to declare sizes with both exporters. With dynamo, only those are quick that it is given in different forms."""
+    return pytest.mark.parametrize(
+        ("exporter", "opset", "keywords"),
+        [
+            pytest.param(
+                exporter, opset, keywords, id=f"{exporter}-{name}",
+                marks=[] if exporter == "torchscript" or name in quick else pytest.mark.slow,
+            )
+            for exporter, opset in (("torchscript", "13"), ("dynamo", "18"))
+            for name, keywords in ways.items()
+        ],
+    )  # fmt: skip
+
+
+@declared(STEPS, quick=("axes",))
 def test_a_decoding_step_passes_with_a_mask_that_follows_its_cache(exporter, opset, keywords):
     result = run_one(step_recipe(DecodingStep, **keywords), exporters=exporter, opsets=opset)
     assert (result.status, rules(result)) == (Status.PASSED, [])
@@ -87,8 +99,7 @@ def test_a_decoding_step_passes_with_a_mask_that_follows_its_cache(exporter, ops
 
 
 @pytest.mark.slow
-@EXPORTERS
-@STEPS
+@declared(STEPS, quick=())
 def test_a_decoding_step_with_a_frozen_length_fails(exporter, opset, keywords):
     result = run_one(step_recipe(FrozenLength, **keywords), exporters=exporter, opsets=opset)
     assert result.status is Status.FAILED
@@ -147,20 +158,15 @@ def unet_recipe(model, **keywords):
 
 
 EIGHTS = onnx_ci.multiple_of(8)
-UNETS = pytest.mark.parametrize(
-    "keywords",
-    [
-        {**image_axes("height", "width"), "dynamic_sizes": {"height": EIGHTS, "width": EIGHTS}},
-        {**image_axes("height", "width"), "dynamic_sizes": {"height": range(8, 65, 8), "width": range(16, 81, 8)}},
-        image_axes("8*_h", "8*_w"),
-        {"dynamic_shapes": {"x": {0: "batch", 2: 8 * Dim("_h"), 3: 8 * Dim("_w")}}},
-    ],
-    ids=["multiples", "ranges", "expressions", "dims"],
-)
+UNETS = {
+    "multiples": {**image_axes("height", "width"), "dynamic_sizes": {"height": EIGHTS, "width": EIGHTS}},
+    "ranges": {**image_axes("height", "width"), "dynamic_sizes": {"height": range(8, 65, 8), "width": range(16, 81, 8)}},
+    "expressions": image_axes("8*_h", "8*_w"),
+    "dims": {"dynamic_shapes": {"x": {0: "batch", 2: 8 * Dim("_h"), 3: 8 * Dim("_w")}}},
+}
 
 
-@EXPORTERS
-@UNETS
+@declared(UNETS, quick=("multiples",))
 def test_a_unet_passes_at_the_multiples_that_it_takes(exporter, opset, keywords):
     result = run_one(unet_recipe(UNet, **keywords), exporters=exporter, opsets=opset)
     assert (result.status, rules(result)) == (Status.PASSED, [])
@@ -168,8 +174,7 @@ def test_a_unet_passes_at_the_multiples_that_it_takes(exporter, opset, keywords)
 
 
 @pytest.mark.slow
-@EXPORTERS
-@UNETS
+@declared(UNETS, quick=())
 def test_a_unet_with_a_frozen_height_fails(exporter, opset, keywords):
     result = run_one(unet_recipe(FrozenHeight, **keywords), exporters=exporter, opsets=opset)
     assert result.status is Status.FAILED

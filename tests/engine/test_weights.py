@@ -124,8 +124,7 @@ def test_where_both_show_a_fault_it_is_reported_once():
 # --- kept files
 
 
-@pytest.mark.parametrize("isolation", ["fork", "none"])
-@pytest.mark.parametrize("opset", [13, 18])
+@pytest.mark.parametrize(("opset", "isolation"), [(13, "fork"), (18, "none")])
 def test_a_kept_file_has_the_models_own_weights_and_is_judged_with_both(tmp_path, opset, isolation):
     recipe = net()
     result = run_one(recipe, opsets=opset, artifacts=tmp_path, isolation=isolation)
@@ -461,7 +460,7 @@ def test_a_large_model_is_exported_without_a_copy_of_its_parameters(large, expor
     assert exported == own
 
 
-@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+@pytest.mark.parametrize("exporter", ["torchscript", pytest.param("dynamo", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("is_wrong", [None, lambda largest: largest < LARGE], ids=["right", "wrong"])
 def test_a_large_model_is_judged_as_any_other(exporter, is_wrong, monkeypatch):
     monkeypatch.setattr(float64_on_use, "LEAST", 0)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+from click.testing import CliRunner
 from toolbox import warm_python
 
 import onnx_ci
+from onnx_ci.cli.main import main
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -74,6 +77,12 @@ class Project:
                 :mod:`toolbox.warm_python`.
         """
         return self.run(sys.executable if is_fresh else warm_python.executable(), "-m", *words, **environment)
+
+    def in_process(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run ``onnx-ci`` in this process: for what imports no recipe file."""
+        with contextlib.chdir(self.root):
+            done = CliRunner().invoke(main, words, env=environment)
+        return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
 
     def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a program in a process of its own."""

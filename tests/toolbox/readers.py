@@ -58,14 +58,17 @@ class Reader:
     damage: Callable[[bytes, str], bytes] = damaged
     """Damages the right one, in the same way for each seed."""
 
-    def read_damaged(self, name: str, folder: Path) -> None:
-        """Read damaged documents in a folder. With ``FUZZ_TIMES=100`` they are a hundred times as many.
+    def check(self, name: str, folder: Path, times: int = _TIMES) -> None:
+        """Read a right document in a folder, and damaged ones.
 
         Args:
             name: of this reader; a case that fails says it, and its number.
+            times: how often the usual number of damaged ones is read. With ``FUZZ_TIMES=100`` it is a hundred.
         """
         right = self.right()
-        for number in range(self.cases * _TIMES):
+        (folder / "right").mkdir()
+        self.use(right, folder / "right")
+        for number in range(self.cases * times):
             content = self.damage(right, f"{name} {number}")
             place = folder / str(number)
             place.mkdir()
@@ -285,7 +288,7 @@ def _as_kept() -> CellEvidence:
 
 
 def _readers_of_cache() -> dict[str, Reader]:
-    cases = {"verdict": 16, "recipes": 8, "snapshot": 8, "memory": 8}  # each case looks at what is installed
+    cases = {"verdict": 8, "recipes": 4, "snapshot": 4, "memory": 4}  # each case looks at what is installed
     damaged = {
         f"cache: {kind}": Reader(right=functools.partial(_right_kept, kind), use=functools.partial(_cached, kind), cases=number)
         for kind, number in cases.items()
@@ -409,18 +412,18 @@ DOCUMENTS = {
 """What is read without a process."""
 READ_WITH_PROCESSES = {
     **_readers_of_cache(),
-    "onnx-ci verify": Reader(right=_right_file, use=_command("verify"), cases=60),
-    "onnx-ci show": Reader(right=_right_file, use=_command("show"), cases=60),
+    "onnx-ci verify": Reader(right=_right_file, use=_command("verify"), cases=30),
+    "onnx-ci show": Reader(right=_right_file, use=_command("show"), cases=30),
     **{
         f"onnx-ci {' '.join(arguments)} FILE": Reader(
             right=_right_model, use=_model_command(*arguments), cases=number, damage=damaged_model
         )
         for arguments, number in (
-            (("verify",), 60),
-            (("show",), 60),
-            (("show", "{right}"), 60),
-            (("ops",), 100),
-            (("compare", "{right}"), 20),
+            (("verify",), 30),
+            (("show",), 30),
+            (("show", "{right}"), 20),
+            (("ops",), 50),
+            (("compare", "{right}"), 10),
         )
     },
     "onnx_ci.verify, by fields": Reader(right=_right_file, use=_verified, cases=12, damage=damaged_model),

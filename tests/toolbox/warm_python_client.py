@@ -24,7 +24,7 @@ def main():
     differs = any(environment.get(name) != kept.get(name) for name in names)
     words = sys.argv[1:]
     options = ["-u"] if environment.get(UNBUFFERED) else []
-    while words and words[0] in ("-u", "-P"):
+    while words and words[0] in ("-B", "-P", "-u"):
         options.append(words.pop(0))
     if differs or not words or (words[0].startswith("-") and words[0] not in ("-m", "-c")):
         os.execv(python, [python, *sys.argv[1:]])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import io
 import marshal
@@ -30,10 +31,14 @@ _IMPORTED = (
     "onnx",
     "onnxruntime",
     "onnxscript.function_libs.torch_lib.ops",
+    "onnxscript.rewriter.onnx_fusions",
+    "psutil",
     "pytest",
-    "torch.export",
+    "sympy.tensor.tensor",
+    "torch.export._trace",
     "torch.onnx._internal.exporter._core",
     "torch.onnx._internal.exporter._registration",
+    "torch.onnx._internal.exporter._torchlib.ops",
     "torch.onnx._internal.torchscript_exporter.utils",
     *(f"torch.onnx._internal.torchscript_exporter.symbolic_opset{opset}" for opset in range(7, 24)),
 )
@@ -49,6 +54,7 @@ def _serve(path: str, program: str) -> None:
         for name in _IMPORTED:
             with contextlib.suppress(ImportError):  # another version of torch has other modules
                 importlib.import_module(name)
+    gc.freeze()  # so that the collector of a fork does not touch, and thereby copy, what it has inherited
     os.write(1, b"ready\n")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the processes that serve connections
     while True:
@@ -113,6 +119,7 @@ def _live(
         os.environ.update(environment)
         tempfile.tempdir = None
         sys.executable = program
+        sys.dont_write_bytecode |= "-B" in options
         del sys.path[0]  # the folder of this file
         _run(words, is_safe_path="-P" in options)
         code = 0

@@ -103,11 +103,11 @@ def test_the_baselines_of_another_commit(project):
         "torchscript cpu, opset 11: new",
     ]
     assert differences(now, before, BASELINE_LIMITS)[-1] == "torchscript cpu, opset 11: no longer recorded"
-    shown = project.command("onnx_ci", "baseline", "diff", "HEAD")
+    shown = project.in_process("baseline", "diff", "HEAD")
     assert shown.stdout.splitlines()[0] == "net torchscript cpu, opset 10: +1 Cast, −2 Gemm, −1 Relu"
     git(project, "commit", "-aqm", "two")
-    assert project.command("onnx_ci", "baseline", "diff", "HEAD").stdout == "nothing changed since HEAD\n"
-    assert project.command("onnx_ci", "baseline", "diff", "HEAD~1", "nett").stderr == (
+    assert project.in_process("baseline", "diff", "HEAD").stdout == "nothing changed since HEAD\n"
+    assert project.in_process("baseline", "diff", "HEAD~1", "nett").stderr == (
         "onnx-ci: nothing is recorded for 'nett'; did you mean 'net'?\n"
     )
 
@@ -139,10 +139,10 @@ def test_git_diff_of_a_renamed_output_touches_only_the_lines_of_its_name(project
 )
 def test_a_revision_that_does_not_exist(project, revision, message):
     git(project, "init", "-q")
-    done = project.command("onnx_ci", "baseline", "diff", "--", revision)
+    done = project.in_process("baseline", "diff", "--", revision)
     assert (done.returncode, done.stdout) == (2, "") and message in done.stderr
 
 
 def test_no_repository(project):
-    done = project.command("onnx_ci", "baseline", "diff", "HEAD", GIT_CEILING_DIRECTORIES=str(project.root.parent))
+    done = project.in_process("baseline", "diff", "HEAD", GIT_CEILING_DIRECTORIES=str(project.root.parent))
     assert (done.returncode, "not a git repository" in done.stderr) == (2, True), done.stderr

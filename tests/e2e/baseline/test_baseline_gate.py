@@ -303,11 +303,11 @@ def test_a_verdict_from_the_cache_is_checked_and_recorded_like_any_other(project
     assert (report.verdict, told(report)) == ("failed", {"−3 Gemm"})
 
 
-@pytest.mark.parametrize("words", [[], ["-n", "2"]])
+@pytest.mark.parametrize("words", [[], pytest.param(["-n", "2"], marks=pytest.mark.slow)])
 def test_a_conflict_stops_the_run_before_any_work(recorded, words):
     path = recorded.root / "onnx-baselines" / "net.toml"
     path.write_text("<<<<<<< HEAD\n" + baseline_of(recorded), encoding="utf-8")
-    command = recorded.command("onnx_ci", "run", "--baseline=check")
+    command = recorded.in_process("run", "--baseline=check")
     assert (command.returncode, command.stdout) == (2, "")
     assert "net.toml:1 contains a merge conflict" in command.stderr
     plugin = recorded.command("pytest", "--onnx-export", "--onnx-baseline=check", "-p", "no:cacheprovider", *words)
@@ -319,7 +319,7 @@ def test_a_conflict_stops_the_run_before_any_work(recorded, words):
 def test_the_reports_show_what_moved(recorded):
     recorded.write("onnx_recipes.py", NET.replace('"output"', '"logits"'))
     recorded.command("onnx_ci", "run", "--baseline=check", "--report=report.json", "--summary=summary.md")
-    recorded.command("onnx_ci", "report", "report.json", "--html=report.html")
+    recorded.in_process("report", "report.json", "--html=report.html")
     summary = (recorded.root / "summary.md").read_text(encoding="utf-8")
     assert "### Since the baseline" in summary
     assert "| net at opsets 13-14 on cpu | output 'output' renamed to 'logits' | error |" in summary
@@ -329,11 +329,11 @@ def test_the_reports_show_what_moved(recorded):
 
 
 def test_show_and_prune(recorded):
-    shown = recorded.command("onnx_ci", "baseline", "show")
+    shown = recorded.in_process("baseline", "show")
     assert shown.stdout.startswith("net: torchscript cpu opset 13-14 (file ")
-    assert recorded.command("onnx_ci", "baseline", "show", "net").stdout == baseline_of(recorded)
-    assert 'opsets = "14"' in recorded.command("onnx_ci", "baseline", "show", "net::opset14-cpu").stdout
-    wrong = recorded.command("onnx_ci", "baseline", "show", "net::opset15-cpu")
+    assert recorded.in_process("baseline", "show", "net").stdout == baseline_of(recorded)
+    assert 'opsets = "14"' in recorded.in_process("baseline", "show", "net::opset14-cpu").stdout
+    wrong = recorded.in_process("baseline", "show", "net::opset15-cpu")
     assert (wrong.returncode, "did you mean 'opset14-cpu'?" in wrong.stderr) == (2, True)
 
     def prune(*words, **environment):

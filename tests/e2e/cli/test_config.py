@@ -24,7 +24,7 @@ HEAVY = {"torch", "onnx", "onnxruntime", "numpy", "onnxscript"}
 
 @pytest.fixture
 def config(project):
-    return lambda *arguments, **environment: project.command("onnx_ci", "config", *arguments, **environment)
+    return lambda *arguments, **environment: project.in_process("config", *arguments, **environment)
 
 
 # --- what holds
@@ -125,12 +125,12 @@ def test_validate_pyproject_takes_a_good_table_and_refuses_a_bad_one():
 # --- recipe files
 
 
-def test_well_formed_files_are_counted_and_nothing_heavy_is_imported(project, config):
+def test_well_formed_files_are_counted_and_nothing_heavy_is_imported(project):
     project.write(
         "a/onnx_recipes.py", "import torch\nimport onnx_ci\nraise SystemExit('it was run')\n@onnx_ci.recipe\ndef net(): ...\n"
     )
     project.write("conftest.py", "import onnx_ci as o\n@o.recipe(opsets='9-17')\ndef other(): ...\n")
-    done = config("--check", PYTHONPROFILEIMPORTTIME="1")
+    done = project.command("onnx_ci", "config", "--check", PYTHONPROFILEIMPORTTIME="1")
     imported = {line.rpartition("|")[2].strip().split(".")[0] for line in done.stderr.splitlines()}
     assert (done.returncode, done.stdout) == (
         PASSED,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 
@@ -17,7 +18,14 @@ LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 16\n"
 
 @pytest.fixture
 def check(project):
-    return lambda *arguments, **environment: project.command("onnx_ci", "verify", *arguments, **environment)
+    return lambda *arguments, **environment: project.in_process("verify", *arguments, **environment)
+
+
+@pytest.fixture
+def with_stand_in(project):
+    """The same in a Python of its own, which imports ``sitecustomize.py`` of the project."""
+    path = os.pathsep.join([str(project.root), os.environ.get("PYTHONPATH", "")])
+    return lambda *arguments: project.command("onnx_ci", "verify", *arguments, PYTHONPATH=path)
 
 
 def model(external=None, change=None, in_attribute=False):
@@ -44,6 +52,13 @@ def save(project, name="m.onnx", **how):
     return path
 
 
+def below(done, name):
+    """The lines below the line of a file that failed."""
+    lines = iter(done.stdout.splitlines())
+    assert any(line.startswith(f"{name} failed") for line in lines)
+    return list(itertools.takewhile(lambda line: line.startswith(" "), lines))
+
+
 def test_a_right_file_is_one_line_with_its_opset_and_ir_version(project, check):
     before = save(project).read_bytes()
     done = check("m.onnx", HOME="/root")
@@ -62,23 +77,23 @@ def test_every_file_is_judged_and_one_bad_one_fails_all(project, check):
     assert done.stdout.endswith(f"3 files: 2 passed, 1 failed\n{NUMBERS}")
 
 
-@pytest.mark.parametrize(
-    ("content", "said", "remedy"),
-    [
-        (b"", "the file is empty", "export it again"),
-        (b"hello\n", "the file is not a readable ONNX model", "export it again"),
-        (model()[:60], "the file is not a readable ONNX model", "truncated"),
-        (LFS.encode(), "the file is a Git LFS pointer", "Run git lfs pull."),
-    ],
-    ids=["empty", "text", "truncated", "pointer"],
-)
-def test_what_is_no_model_is_one_message_with_its_remedy(project, check, content, said, remedy):
-    (project.root / "m.onnx").write_bytes(content)
-    done = check("m.onnx")
-    first, message, advice, _ = done.stdout.splitlines()
-    assert (done.returncode, first) == (FAILED, "m.onnx failed")
-    assert said in message
-    assert remedy in advice
+NO_MODELS = {
+    "empty": (b"", "the file is empty", "export it again"),
+    "text": (b"hello\n", "the file is not a readable ONNX model", "export it again"),
+    "truncated": (model()[:60], "the file is not a readable ONNX model", "truncated"),
+    "pointer": (LFS.encode(), "the file is a Git LFS pointer", "Run git lfs pull."),
+}
+
+
+def test_what_is_no_model_is_one_message_with_its_remedy(project, check):
+    for name, (content, _, _) in NO_MODELS.items():
+        (project.root / name).write_bytes(content)
+    done = check(*NO_MODELS)
+    assert done.returncode == FAILED
+    for name, (_, said, remedy) in NO_MODELS.items():
+        message, advice = below(done, name)
+        assert said in message
+        assert remedy in advice
 
 
 def test_a_folder_and_a_missing_file_are_told_and_the_others_are_judged(project, check):
@@ -92,32 +107,36 @@ def test_a_folder_and_a_missing_file_are_told_and_the_others_are_judged(project,
     assert check().returncode == USAGE
 
 
-@pytest.mark.parametrize("in_attribute", [False, True], ids=["initializer", "attribute"])
-@pytest.mark.parametrize(
-    ("external", "said"),
-    [
-        ({"location": "none.bin"}, "which does not exist"),
-        ({"location": ""}, "which does not exist"),
-        ({}, "which does not exist"),
-        ({"location": "/etc/hosts"}, "which is an absolute path"),
-        ({"location": "C:\\w.bin"}, "which is an absolute path"),
-        ({"location": "../w.bin"}, "which is outside the file's folder"),
-        ({"location": "w.bin", "length": "17"}, "which has 16 bytes, but 17 are needed"),
-        ({"location": "w.bin", "offset": "4", "length": "16"}, "which has 16 bytes, but 20 are needed"),
-        ({"location": "w.bin", "offset": "-4", "length": "16"}, "at offset -4 for 16 bytes, which is not valid"),
-        ({"location": "w.bin", "length": "9" * 5000}, f"at offset 0 for {'9' * 18} bytes, which is not valid"),
-        ({"location": "w" * 5000}, "which cannot be the name of a file: File name too long"),
-        ({"location": "pointer.bin", "length": "16"}, "which is a Git LFS pointer"),
-    ],
-)
-def test_external_data_must_be_there_whole_and_below_the_folder(project, check, external, said, in_attribute):
+EXTERNAL = [
+    ({"location": "none.bin"}, "which does not exist"),
+    ({"location": ""}, "which does not exist"),
+    ({}, "which does not exist"),
+    ({"location": "/etc/hosts"}, "which is an absolute path"),
+    ({"location": "C:\\w.bin"}, "which is an absolute path"),
+    ({"location": "../w.bin"}, "which is outside the file's folder"),
+    ({"location": "w.bin", "length": "17"}, "which has 16 bytes, but 17 are needed"),
+    ({"location": "w.bin", "offset": "4", "length": "16"}, "which has 16 bytes, but 20 are needed"),
+    ({"location": "w.bin", "offset": "-4", "length": "16"}, "at offset -4 for 16 bytes, which is not valid"),
+    ({"location": "w.bin", "length": "9" * 5000}, f"at offset 0 for {'9' * 18} bytes, which is not valid"),
+    ({"location": "w" * 5000}, "which cannot be the name of a file: File name too long"),
+    ({"location": "pointer.bin", "length": "16"}, "which is a Git LFS pointer"),
+]
+
+
+def test_external_data_must_be_there_whole_and_below_the_folder(project, check):
     (project.root / "w.bin").write_bytes(bytes(16))
     project.write("pointer.bin", LFS)
-    save(project, external=external, in_attribute=in_attribute)
-    done = check("m.onnx")
+    said = {}
+    for in_attribute in (False, True):
+        for number, (external, words) in enumerate(EXTERNAL):
+            path = save(project, f"{number}-{in_attribute}.onnx", external=external, in_attribute=in_attribute)
+            said[path.name] = words
+    done = check(*said)
     assert done.returncode == FAILED
-    assert "external-data: the data of tensor 'w' should be in " in done.stdout
-    assert said in done.stdout
+    for name, words in said.items():
+        message, *_ = below(done, name)
+        assert message.startswith("    external-data: the data of tensor 'w' should be in ")
+        assert words in message
 
 
 def test_external_data_beside_the_file_passes_from_any_folder(project, check):
@@ -136,22 +155,24 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("place", TEXTS)
-def test_absolute_paths_fail_the_file_unless_they_are_allowed(project, check, place):
-    save(project, change=TEXTS[place])
-    done = check("m.onnx")
-    assert (done.returncode, "absolute-path: the file contains paths below " in done.stdout) == (FAILED, True)
-    assert "Clear each node's metadata_props" in done.stdout
-    allowed = check("m.onnx", "--rules=absolute-path=note")
-    assert (allowed.returncode, "absolute-path (note): " in allowed.stdout) == (PASSED, True)
+def test_absolute_paths_fail_the_file_unless_they_are_allowed(project, check):
+    for place, change in TEXTS.items():
+        save(project, place, change=change)
+    done = check(*TEXTS)
+    assert done.returncode == FAILED
+    for place in TEXTS:
+        message, remedy, *_ = below(done, place)
+        assert message.startswith("    absolute-path: the file contains paths below ")
+        assert "Clear each node's metadata_props" in remedy
+    allowed = check(*TEXTS, "--rules=absolute-path=note")
+    assert (allowed.returncode, allowed.stdout.count("absolute-path (note): ")) == (PASSED, len(TEXTS))
 
 
-@pytest.mark.parametrize(
-    "text", ["see https://example.org/home/ann/net.py", "a/b/c.py", "/layer1/conv1/Conv", "x: /root/Gemm", "1/2"]
-)
-def test_what_only_looks_like_a_path_is_none(project, check, text):
-    save(project, change=lambda m: setattr(m.graph.node[0], "doc_string", text))
-    assert check("m.onnx").returncode == PASSED
+def test_what_only_looks_like_a_path_is_none(project, check):
+    texts = ("see https://example.org/home/ann/net.py", "a/b/c.py", "/layer1/conv1/Conv", "x: /root/Gemm", "1/2")
+    for number, text in enumerate(texts):
+        save(project, f"{number}.onnx", change=lambda m, text=text: setattr(m.graph.node[0], "doc_string", text))
+    assert check(*(f"{number}.onnx" for number in range(len(texts)))).returncode == PASSED
 
 
 def test_the_checker_and_the_runtime_have_their_say(project, check):
@@ -182,18 +203,15 @@ def test_a_misspelt_rule_is_exit_2(project, check):
     assert "--rules: there is no rule 'absolute-paths'; did you mean 'absolute-path'?" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("flag", "said"),
-    [
+def test_what_needs_a_recipe_is_refused_without_one(project, check):
+    save(project)
+    for flag, said in (
         ("--opset=13", "--opset is about the export of a recipe; name it: --recipe=NAME"),
         ("--report=r.json", "--report is about the export of a recipe"),
         ("--recipe=net", "--no-load is about files without a recipe"),
-    ],
-)
-def test_what_needs_a_recipe_is_refused_without_one(project, check, flag, said):
-    save(project)
-    done = check("m.onnx", "--no-load", flag)
-    assert (done.returncode, said in done.stderr) == (USAGE, True)
+    ):
+        done = check("m.onnx", "--no-load", flag)
+        assert (done.returncode, said in done.stderr) == (USAGE, True)
 
 
 NATIVE = {"crash": "os.abort()", "timeout": "time.sleep(60)", "out-of-memory": "held = bytearray(2**28); time.sleep(60)"}
@@ -201,7 +219,7 @@ NATIVE = {"crash": "os.abort()", "timeout": "time.sleep(60)", "out-of-memory": "
 
 @pytest.mark.skipif(sys.platform != "linux", reason="files have processes of their own on Linux only")
 @pytest.mark.parametrize("how", NATIVE)
-def test_native_code_that_dies_costs_its_own_file_only(project, check, how):
+def test_native_code_that_dies_costs_its_own_file_only(project, with_stand_in, how):
     """A stand-in for the native checker: what onnx calls, replaced where this test's Python starts."""
     save(project, "fatal.onnx")
     save(project)
@@ -220,10 +238,7 @@ def test_native_code_that_dies_costs_its_own_file_only(project, check, how):
         onnx.checker.check_model = check_model
         """,
     )
-    done = check(
-        "fatal.onnx", "m.onnx", "--timeout=3", "--memory-limit=200MiB",
-        PYTHONPATH=os.pathsep.join([str(project.root), os.environ.get("PYTHONPATH", "")]),
-    )  # fmt: skip
+    done = with_stand_in("fatal.onnx", "m.onnx", "--timeout=3", "--memory-limit=200MiB")
     assert done.returncode == FAILED
     first, message, remedy, *_ = done.stdout.splitlines()
     assert first == "fatal.onnx failed"
@@ -234,7 +249,7 @@ def test_native_code_that_dies_costs_its_own_file_only(project, check, how):
     assert "m.onnx passed" in done.stdout
 
 
-def test_no_runtime_is_exit_4_unless_nothing_is_loaded(project, check):
+def test_no_runtime_is_exit_4_unless_nothing_is_loaded(project, with_stand_in):
     save(project)
     project.write(
         "sitecustomize.py",
@@ -247,10 +262,9 @@ def test_no_runtime_is_exit_4_unless_nothing_is_loaded(project, check):
         importlib.util.find_spec = find_spec
         """,
     )
-    path = os.pathsep.join([str(project.root), os.environ.get("PYTHONPATH", "")])
-    done = check("m.onnx", PYTHONPATH=path)
+    done = with_stand_in("m.onnx")
     assert (done.returncode, "ONNX Runtime is not installed" in done.stderr) == (4, True)
-    assert check("m.onnx", "--no-load", PYTHONPATH=path).returncode == PASSED
+    assert with_stand_in("m.onnx", "--no-load").returncode == PASSED
 
 
 def test_it_never_loads_torch(project):
@@ -285,7 +299,7 @@ def test_names_in_a_file_cannot_begin_a_line_or_move_the_cursor(project, command
         made.graph.input[0].type.tensor_type.shape.dim[0].dim_param = f"{evil}axis"
 
     (project.root / "evil.onnx").write_bytes(model(change=rename))
-    done = project.command("onnx_ci", "--color=always", command[0], "evil.onnx", *command[1:])
+    done = project.in_process("--color=always", command[0], "evil.onnx", *command[1:])
     printed = done.stdout + done.stderr
     assert "evil" in printed
     assert "Traceback" not in printed

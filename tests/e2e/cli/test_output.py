@@ -57,7 +57,9 @@ def test_a_run_goes_on_and_writes_its_report(project, shell, redirection, code, 
     assert (len(report["cells"]), report["not_run"], report["summary"]["verdict"]) == (3, [], "passed")
 
 
-@pytest.mark.parametrize("encoding", ["ascii:strict", "latin-1:strict", "utf-8:strict"])
+@pytest.mark.parametrize(
+    "encoding", ["ascii:strict", *(pytest.param(f"{each}:strict", marks=pytest.mark.slow) for each in ("latin-1", "utf-8"))]
+)
 def test_what_the_encoding_of_the_terminal_lacks_is_escaped(project, encoding):
     project.recipes(RIGHT)
     done = project.command("onnx_ci", "list", "--select=…", PYTHONIOENCODING=encoding, PYTHONUTF8="0")

@@ -38,7 +38,7 @@ def started(project):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torch for other systems brings another OpenMP")
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [COMMANDS[0], pytest.param(COMMANDS[1], marks=pytest.mark.slow)], ids=["list", "pytest"])
 @pytest.mark.parametrize(
     ("own", "spins"),
     [

@@ -7,10 +7,11 @@ from toolbox.readers import READ_WITH_PROCESSES
 
 
 @pytest.mark.parametrize("name", READ_WITH_PROCESSES)
-def test_a_document_that_is_right_is_read(name, tmp_path):
-    READ_WITH_PROCESSES[name].use(READ_WITH_PROCESSES[name].right(), tmp_path)
+def test_a_right_document_is_read_and_a_damaged_one_costs_a_message_at_most(name, tmp_path):
+    READ_WITH_PROCESSES[name].check(name, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READ_WITH_PROCESSES)
-def test_a_damaged_document_costs_a_message_at_most(name, tmp_path):
-    READ_WITH_PROCESSES[name].read_damaged(name, tmp_path)
+def test_more_damaged_documents_cost_a_message_at_most(name, tmp_path):
+    READ_WITH_PROCESSES[name].check(name, tmp_path, times=4)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 
 import pytest
+from toolbox import warm_python
 from toolbox.projects import FROZEN, RIGHT
 
 MANUAL = RIGHT.replace("def right", "def on_request").replace("@onnx_ci.recipe(", "@onnx_ci.recipe(manual='slow', ")
@@ -25,7 +25,7 @@ def summary(done):
     return re.findall(r"(\d+) (passed|failed|skipped)", done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]], ids=["one-process", "workers"])
+@pytest.mark.parametrize("workers", [[], pytest.param(["-n", "2"], marks=pytest.mark.slow)], ids=["one-process", "workers"])
 def test_recipe_files_outside_of_testpaths_are_found(project, run, workers):
     project.write("pyproject.toml", '[tool.pytest.ini_options]\ntestpaths = ["tests"]\n')
     project.recipes(RIGHT, MANUAL, TEST)
@@ -52,7 +52,7 @@ def test_without_a_recipe_the_command_that_writes_one_is_named(project, run):
     assert "no recipe was found in tests; " in run("tests").stdout
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "1"]], ids=["one-process", "workers"])
+@pytest.mark.parametrize("workers", [[], pytest.param(["-n", "1"], marks=pytest.mark.slow)], ids=["one-process", "workers"])
 def test_a_folder_with_neither_recipes_nor_tests_is_an_error_beside_others(project, run, workers):
     project.recipes(RIGHT, name="with/onnx_recipes.py")
     project.write("without/notes.txt", "")
@@ -73,7 +73,9 @@ def test_a_pattern_that_matches_nothing_is_an_error_where_the_whole_project_is_c
     assert (done.returncode, summary(done)) == (1, [("1", "failed"), ("1", "passed")])
     assert "--recipe-files: 'export_*.py' matches no file with a recipe" in done.stdout
     assert run("with").returncode == 0
-    words = shlex.join([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--onnx-export", "--onnx-opsets=13"])
+    words = shlex.join(
+        [warm_python.executable(), "-m", "pytest", "-p", "no:cacheprovider", "--onnx-export", "--onnx-opsets=13"]
+    )
     assert (done := project.run("sh", "-c", f"cd with && {words}")).returncode == 0, done.stdout
     project.recipes(RIGHT.replace("right", "other"), name="export_more.py")
     assert (done := run()).returncode == 0, done.stdout

@@ -76,6 +76,7 @@ def test_there_are_enough_architectures_and_each_has_the_tag_of_its_library():
     assert all(set(each.tags) & set(LIBRARIES) for each in recipes().values())
 
 
+@pytest.mark.slow
 def test_the_files_can_be_read_where_none_of_the_libraries_is_installed():
     hide = "".join(f"sys.modules[{name!r}] = None; " for name in LIBRARIES)
     script = f"import sys; {hide}from onnx_ci.__main__ import main; sys.argv = ['onnx-ci', 'list']; main()"

@@ -39,7 +39,7 @@ def test_the_example_of_a_page_breaks_its_rule(rule, project):
 
 def test_the_command_lists_and_explains_every_rule(project):
     listed, stage = {}, None
-    for line in project.command("onnx_ci", "why").stdout.splitlines():
+    for line in project.in_process("why").stdout.splitlines():
         if line.startswith("  "):
             id, severity, meaning = line.split(maxsplit=2)
             listed[id] = stage, severity, meaning
@@ -47,7 +47,7 @@ def test_the_command_lists_and_explains_every_rule(project):
             stage = line.removesuffix(":")
     assert listed == {rule.id: (rule.phase, rule.severity, rule.meaning) for rule in RULES.values()}
     assert list(dict.fromkeys(stage for stage, _, _ in listed.values())) == list(PHASES)
-    shown = project.command("onnx_ci", "why", "baked-value")
+    shown = project.in_process("why", "baked-value")
     assert shown.stdout == (PAGES / "baked-value.md").read_text(encoding="utf-8")
-    wrong = project.command("onnx_ci", "why", "baked-values")
+    wrong = project.in_process("why", "baked-values")
     assert (wrong.returncode, "no rule 'baked-values'; did you mean 'baked-value'?" in wrong.stderr) == (2, True)

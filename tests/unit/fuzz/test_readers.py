@@ -10,13 +10,8 @@ from toolbox.readers import DOCUMENTS, READ_WITH_PROCESSES
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_a_document_that_is_right_is_read(name, tmp_path):
-    DOCUMENTS[name].use(DOCUMENTS[name].right(), tmp_path)
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_a_damaged_document_costs_a_message_at_most(name, tmp_path):
-    DOCUMENTS[name].read_damaged(name, tmp_path)
+def test_a_right_document_is_read_and_a_damaged_one_costs_a_message_at_most(name, tmp_path):
+    DOCUMENTS[name].check(name, tmp_path)
 
 
 def test_two_thousand_are_read():

@@ -121,6 +121,7 @@ def test_what_the_unchanged_model_computes_is_not_computed_by_changed_code(proje
     assert "failed" in always
 
 
+@pytest.mark.slow
 def test_a_larger_example_is_tried_where_torch_export_may_take_a_size_of_1_for_a_constant(project, cli):
     project.recipes("""
     class Net(torch.nn.Module):
@@ -258,6 +259,7 @@ def test_a_guard_against_a_division_by_zero_is_kept(project, cli):
     assert "---" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_branch_that_no_input_shows_is_not_changed(project, cli):
     """Without the condition and ``int``, the cell would pass: no size that is tried makes the condition false."""
     project.recipes("""

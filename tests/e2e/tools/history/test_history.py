@@ -27,7 +27,7 @@ class Baselines(Repository):
         return self.git("rev-parse", "--short", "HEAD")
 
     def history(self, *words):
-        return self.project.command("onnx_ci", "history", *words, **self.environment)
+        return self.project.in_process("history", *words, **self.environment)
 
 
 @pytest.fixture

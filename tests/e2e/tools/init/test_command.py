@@ -24,7 +24,7 @@ VERDICT = ".github/workflows/onnx-verdict.yml"
 
 @pytest.fixture
 def init(project):
-    return lambda *arguments, **environment: project.command("onnx_ci", "init", *arguments, **environment)
+    return lambda *arguments, **environment: project.in_process("init", *arguments, **environment)
 
 
 def files(folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -44,6 +45,21 @@ NETS = """
             return made * self.scale if scaled else made
 
     class Plain(nn.Linear):
+        pass
+
+    class Usual(Scores):
+        pass
+
+    class Ranged(Plain):
+        pass
+
+    class Compiled(Plain):
+        pass
+
+    class Parallel(Plain):
+        pass
+
+    class Unbiased(Plain):
         pass
 
     class Whole(nn.Module):
@@ -190,71 +206,6 @@ def test_a_call_with_zeros_is_not_the_example(recipes):
     assert "torch.randn(3, 4)" in text
 
 
-def test_numbers_are_fixed_and_what_they_were_is_told(project, recipes):
-    text, _ = recipes("for power in (2.0, 3.0):", "    Scores()(torch.randn(2, 3, 4), power=power)")
-    assert (
-        '# No size differed between 2 calls. Declare what may vary, such as the batch:\n    # dynamic_axes={"features"' in text
-    )
-    assert "    # power was 3.0, too. A file has one value of it; declare a recipe for each.\n" in text
-    assert 'onnx_ci.adapt(model, inputs=["features"], fixed={"scaled": False, "power": 2.0})\n' in text
-    assert project.command("onnx_ci", "run", "--opsets=17").returncode == PASSED
-
-
-def test_lists_and_dictionaries_of_tensors_are_made_of_tensors(project, recipes):
-    text, _ = recipes(
-        "for n in (1, 2):",
-        '    Pair(3)([torch.randn(n, 4), torch.rand(n, 4)], {"bias": torch.zeros(3)})',
-    )
-    assert 'dynamic_axes={"both.0": {0: "batch"}, "both.1": {0: "batch"}},' in text
-    assert 'return model, (), {"both": [torch.randn(2, 4), torch.rand(2, 4)], "table": {"bias": torch.zeros(3)}}' in text
-    assert project.command("onnx_ci", "run", "--opsets=17").returncode == PASSED
-
-
-@pytest.mark.parametrize(
-    ("options", "imports"),
-    [
-        ("Config(classes=2)", "    from nets import Config, Configured\n"),
-        ("Config(widths=(1, 2))", "    from nets import Config, Configured\n"),
-        (
-            "Namespace(classes=2, names={0: 'a', 1: 'b'})",
-            "    from argparse import Namespace\n    from nets import Configured\n",
-        ),
-    ],
-)
-def test_an_object_that_its_attributes_make_is_made(project, recipes, options, imports):
-    text, _ = recipes("from argparse import Namespace", f"Configured({options})(torch.randn(2, 4))")
-    assert imports in text
-    assert f"model = Configured(options={options})\n".replace("'", '"') in text.replace("'", '"')
-    assert project.command("onnx_ci", "run", "--opsets=17").returncode == PASSED
-
-
-def test_the_recipe_is_for_the_usual_arguments_and_tells_the_others(project, recipes):
-    text, _ = recipes(
-        "scores, features = Scores(), torch.randn(2, 3, 4)",
-        "scores(features)",
-        "scores(features, torch.ones(2, 3))",
-        "scores(features, torch.rand(2, 3))",
-    )
-    assert "    # 1 call of 3 had 'features' instead: that is another recipe.\n" in text
-    assert "torch.ones(2, 3)" in text
-    assert project.command("onnx_ci", "run", "--opsets=17").returncode == PASSED
-
-
-def test_keywords_of_a_constructor_are_passed_on(recipes):
-    text, _ = recipes("Keywords(classes=3, name='a')(torch.randn(2, 4))")
-    assert "Keywords(classes=3, name='a')" in text
-
-
-def test_a_tensor_has_the_range_of_the_observed_ones(recipes):
-    text, _ = recipes("Plain(4, 2)(torch.tensor([[48.0, 64.0, 50.0, 60.0]]))")
-    assert "torch.empty(1, 4).uniform_(48, 64)" in text
-
-
-def test_a_class_without_a_constructor_has_that_of_its_base(recipes):
-    text, _ = recipes("Plain(4, 2, bias=False)(torch.randn(3, 4))")
-    assert "model = Plain(in_features=4, out_features=2, bias=False, device=None, dtype=None)\n" in text
-
-
 @pytest.mark.parametrize(
     ("lines", "obstacle"),
     [
@@ -281,10 +232,83 @@ def test_a_class_of_a_script_that_runs_when_it_is_imported_is_not_imported(recip
     )
 
 
-@pytest.mark.parametrize("wrap", ["torch.compile", "torch.nn.DataParallel"])
-def test_the_model_in_a_wrapper_is_the_model(recipes, wrap):
-    text, _ = recipes(f"{wrap}(Plain(4, 2))(torch.randn(3, 4))")
-    assert "def plain():" in text
+CASES = {
+    "a number is fixed, and what else it was is told": (
+        ["for power in (2.0, 3.0):", "    Scores()(torch.randn(2, 3, 4), power=power)"],
+        [
+            '    # No size differed between 2 calls. Declare what may vary, such as the batch:\n    # dynamic_axes={"features"',
+            "    # power was 3.0, too. A file has one value of it; declare a recipe for each.\n",
+            'onnx_ci.adapt(model, inputs=["features"], fixed={"scaled": False, "power": 2.0})\n',
+        ],
+    ),
+    "lists and dictionaries of tensors": (
+        ["for n in (1, 2):", "    Pair(3)([torch.randn(n, 4), torch.rand(n, 4)], {'bias': torch.zeros(3)})"],
+        [
+            'dynamic_axes={"both.0": {0: "batch"}, "both.1": {0: "batch"}},',
+            'return model, (), {"both": [torch.randn(2, 4), torch.rand(2, 4)], "table": {"bias": torch.zeros(3)}}',
+        ],
+    ),
+    "an object that its attributes make": (
+        [
+            "Configured(Config(classes=2))(torch.randn(2, 4))",
+            "Configured(Config(widths=(1, 2)))(torch.randn(2, 4))",
+            'Configured(Namespace(classes=2, names={0: "a", 1: "b"}))(torch.randn(2, 4))',
+        ],
+        [
+            "    from nets import Config, Configured\n",
+            "    model = Configured(options=Config(classes=2))\n",
+            "    model = Configured(options=Config(widths=(1, 2)))\n",
+            "    from argparse import Namespace\n    from nets import Configured\n",
+            "    model = Configured(options=Namespace(classes=2, names={0: 'a', 1: 'b'}))\n",
+        ],
+    ),
+    "the usual arguments, and the others": (
+        [
+            "usual, features = Usual(), torch.randn(2, 3, 4)",
+            "usual(features)",
+            "usual(features, torch.ones(2, 3))",
+            "usual(features, torch.rand(2, 3))",
+        ],
+        ["    # 1 call of 3 had 'features' instead: that is another recipe.\n", "torch.ones(2, 3)"],
+    ),
+    "keywords of a constructor": (
+        ["Keywords(classes=3, name='a')(torch.randn(2, 4))"],
+        ["Keywords(classes=3, name='a')"],
+    ),
+    "the range of a tensor": (
+        ["Ranged(4, 2)(torch.tensor([[48.0, 64.0, 50.0, 60.0]]))"],
+        ["torch.empty(1, 4).uniform_(48, 64)"],
+    ),
+    "a class without a constructor has that of its base": (
+        ["Unbiased(4, 2, bias=False)(torch.randn(3, 4))"],
+        ["model = Unbiased(in_features=4, out_features=2, bias=False, device=None, dtype=None)\n"],
+    ),
+    "the model in a wrapper": (
+        ["torch.compile(Compiled(4, 2))(torch.randn(3, 4))", "torch.nn.DataParallel(Parallel(4, 2))(torch.randn(3, 4))"],
+        ["def compiled():", "def parallel():"],
+    ),
+    "a module and a class as arguments": (
+        ["Whole(Block(4), Plain)(torch.randn(3, 4))"],
+        [
+            "    from nets import Block, Plain, Whole\n",
+            "model = Whole(block=Block(width=4), head=Plain, dtype=torch.float32)\n",
+        ],
+    ),
+    "a factory of a library": (
+        ["torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2), 1)(torch.randn(3, 1, 8))"],
+        ["# serve.py, line 23: torch.nn.TransformerEncoder("],
+    ),
+}
+"""The lines of a program, and parts of the recipes for what it calls there."""
+
+
+def test_each_model_has_a_recipe_that_builds_and_calls_it(project, recipes):
+    text, _ = recipes("from argparse import Namespace", *(line for lines, _ in CASES.values() for line in lines))
+    assert [(case, part) for case, (_, parts) in CASES.items() for part in parts if part not in text] == [], text
+    project.command("onnx_ci", "run", "--opsets=17", "--effort=quick", "--report=r.json")
+    cells = json.loads((project.root / "r.json").read_text(encoding="utf-8"))["cells"]
+    assert len(cells) == text.count("@onnx_ci.recipe(") == 13
+    assert [cell["recipe"] for cell in cells if cell["status"] != "passed"] == ["transformer_encoder"]
 
 
 def test_calls_that_fail_are_not_noted_and_a_program_that_fails_is_used_up_to_there(project, capfd):
@@ -319,6 +343,7 @@ TRACES = """
 """
 
 
+@pytest.mark.slow
 def test_a_program_that_traces_its_model_gets_the_same_graph(project, capfd):
     project.write("nets.py", NETS)
     project.write("serve.py", TRACES)
@@ -336,13 +361,6 @@ def test_the_model_of_a_script_is_not_built(recipes):
     assert 'NotImplementedError("return the Linear that the program builds, or build it as the program does")' in text
 
 
-def test_a_module_that_is_an_argument_is_built_too_and_a_class_is_named(project, recipes):
-    text, _ = recipes("Whole(Block(4), Plain)(torch.randn(3, 4))")
-    assert "    from nets import Block, Plain, Whole\n" in text
-    assert "model = Whole(block=Block(width=4), head=Plain, dtype=torch.float32)\n" in text
-    assert project.command("onnx_ci", "run", "--opsets=17").returncode == PASSED
-
-
 def test_models_that_were_built_with_other_arguments_have_recipes_of_their_own(project, recipes):
     project.write("others.py", "import torch\nclass Plain(torch.nn.Linear):\n    pass\n")
     text, _ = recipes(
@@ -357,11 +375,6 @@ def test_models_that_were_built_with_other_arguments_have_recipes_of_their_own(p
     ]
     assert "length" not in text
     assert project.command("onnx_ci", "run", "--opsets=17").returncode == PASSED
-
-
-def test_of_a_factory_of_a_library_the_line_of_the_program_is_shown(recipes):
-    text, _ = recipes("torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(8, 2), 1)(torch.randn(3, 1, 8))")
-    assert "# serve.py, line 5: torch.nn.TransformerEncoder(" in text
 
 
 def test_classes_of_a_module_that_python_runs_are_imported_from_it(project):

@@ -14,7 +14,7 @@ SAME, DIFFERENT, USAGE = 0, 1, 2
 def compare(project):
     save(mlp(), project.root / "a.onnx")
     save(mlp(epsilon=1e-3), project.root / "b.onnx")
-    return lambda *words: project.command("onnx_ci", "compare", *words)
+    return lambda *words: project.in_process("compare", *words)
 
 
 def test_the_same_is_one_line(compare):

@@ -54,11 +54,18 @@ def test_a_right_file_passes_in_another_version(cli, index, project):
 @pytest.mark.parametrize(
     ("code", "rule", "message"),
     [
-        (NEGATES, "runtime-disagreement", "onnxruntime@1.21 is wrong where onnxruntime is right: "),
-        (OLD_IR, "load-error", "onnxruntime@1.21 cannot load the file: Unsupported model IR version (onnxruntime can)"),
-        (CRASHES, "runtime-disagreement", "its process was killed by SIGSEGV"),
+        pytest.param(
+            NEGATES, "runtime-disagreement", "onnxruntime@1.21 is wrong where onnxruntime is right: ", id="wrong values"
+        ),
+        pytest.param(
+            OLD_IR,
+            "load-error",
+            "onnxruntime@1.21 cannot load the file: Unsupported model IR version (onnxruntime can)",
+            id="cannot load",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(CRASHES, "runtime-disagreement", "its process was killed by SIGSEGV", id="crash", marks=pytest.mark.slow),
     ],
-    ids=["wrong values", "cannot load", "crash"],
 )
 def test_what_is_wrong_with_another_version_fails_the_cell(cli, index, project, code, rule, message):
     index.onnxruntime("1.21.0", **code)
@@ -69,6 +76,7 @@ def test_what_is_wrong_with_another_version_fails_the_cell(cli, index, project, 
     assert all(message in each[2] for each in found)
 
 
+@pytest.mark.slow
 def test_a_verdict_is_kept_for_its_versions_only(cli, index):
     index.onnxruntime("1.20.0")
     index.onnxruntime("1.21.0", **NEGATES)

@@ -73,6 +73,7 @@ def test_nothing_is_tried_for_a_cell_that_passes(cli, index):
     assert (done.returncode, tried(done)) == (0, ([], "no other version is tried: the cell does not fail"))
 
 
+@pytest.mark.slow
 def test_without_a_network_it_is_said_in_one_line(cli, index):
     index.mirror("1.0", **WRONG)
     index.install("mirror==1.0")

@@ -37,8 +37,12 @@ def rules(result, severity):
 
 @pytest.mark.parametrize(
     ("batch", "first", "second"),
-    [(3, ANY, ANY), (3, AUTO, AUTO), (3, "rows", ANY), (1, "rows", "rows")],
-    ids=["dynamic", "automatic", "one named", "one name for both"],
+    [
+        pytest.param(3, ANY, ANY, id="dynamic"),
+        pytest.param(3, AUTO, AUTO, id="automatic", marks=pytest.mark.slow),
+        pytest.param(3, "rows", ANY, id="one named", marks=pytest.mark.slow),
+        pytest.param(1, "rows", "rows", id="one name for both"),
+    ],
 )
 def test_what_the_recipe_leaves_to_the_exporter_or_names_alike_is_no_finding(batch, first, second):
     result = judged(Product(), batch, {0: first}, {0: second})

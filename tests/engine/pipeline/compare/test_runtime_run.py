@@ -8,7 +8,7 @@ import onnx
 import pytest
 import torch
 from onnx import helper
-from toolbox.cells import recipe_of, rules, run_one
+from toolbox.cells import rules, run_one
 from torch import nn
 
 import onnx_ci
@@ -93,7 +93,6 @@ def rnn(cell, *states):
     return recipe
 
 
-@pytest.mark.parametrize("opset", ["13", "17"])
 @pytest.mark.parametrize(
     "recipe",
     [
@@ -104,8 +103,8 @@ def rnn(cell, *states):
     ],
     ids=["rnn", "gru", "lstm", "decoder"],
 )
-def test_many_steps_raise_no_false_alarm(recipe, opset):
-    result = run_one(recipe, opsets=opset)
+def test_many_steps_raise_no_false_alarm(recipe):
+    result = run_one(recipe)
     assert (result.status, rules(result)) == (Status.PASSED, [])
     assert max(each.drift for each in result.outputs if each.probe == "step=31") < 8
 
@@ -310,7 +309,7 @@ def test_a_file_that_fails_in_one_step_is_reported_for_that_step_only():
     assert [each.probe for each in failing] == ["step=4"]
 
 
-# --- frozen or imprecise
+# --- imprecise
 
 
 def net():
@@ -333,8 +332,3 @@ def test_a_file_that_is_imprecise_on_all_inputs_has_no_frozen_value():
     drifts = {each.probe: each.drift for each in result.outputs}
     assert drifts["example"] < 45 < drifts["fresh"] < 2 * drifts["example"]
     assert (rules(result), wrong_on(result)["y"]) == (["weight-mismatch", "numeric-drift"], ("fresh",))
-
-
-def test_a_file_that_is_exact_on_the_example_alone_has_a_frozen_value():
-    result = run_one(recipe_of(lambda x: x * float(x.max()), torch.randn(3, 4), input_names=["x"], output_names=["y"]))
-    assert rules(result) == ["baked-value"]

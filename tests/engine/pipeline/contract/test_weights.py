@@ -15,7 +15,7 @@ from torch import nn
 
 import onnx_ci
 
-EXPORTERS = [("torchscript", 13), ("torchscript", 17), ("dynamo", 18)]
+EXPORTERS = [("torchscript", 13), pytest.param("torchscript", 17, marks=pytest.mark.slow), ("dynamo", 18)]
 both = pytest.mark.parametrize(("exporter", "opset"), EXPORTERS)
 
 

@@ -279,7 +279,7 @@ def test_one_that_hangs_ends_at_the_time_limit():
     def hangs(model, args, kwargs, opset, path):
         time.sleep(600)
 
-    recipe = onnx_ci.recipe(name="net", export=hangs, timeout=10, **NAMES)(net)
+    recipe = onnx_ci.recipe(name="net", export=hangs, timeout=3, **NAMES)(net)
     assert rules(run_one(recipe, isolation="fork")) == ["timeout"]
 
 

@@ -32,7 +32,7 @@ class Deep(torch.nn.Module):
         return y.float()
 
 
-@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+@pytest.mark.parametrize("exporter", ["torchscript", pytest.param("dynamo", marks=pytest.mark.slow)])
 def test_rounding_to_half_precision_by_autocast_is_not_too_noisy(exporter):
     recipe = onnx_ci.recipe(
         input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}}, name="net"
