@@ -164,8 +164,8 @@ class _Cell:
             # After a lossy pass, the rounding of that pass is simulated instead.
             is_as_precise = self.task.is_lossy or artifact.path.is_dir()
             if not is_as_precise:
-                lowered = at_precision_of_file(prepared.model, prepared.probes, artifact.path, scratch)
-                prepared = replace(prepared, probes=lowered)
+                lowered, of_scales = at_precision_of_file(prepared.model, prepared.probes, artifact.path, scratch)
+                prepared, trial.findings = replace(prepared, probes=lowered), [*trial.findings, *of_scales]
             trial.add(self._judged(JudgedFile(path=artifact.path, complete=artifact.path), prepared, trial))
 
     def _judge_exports(self) -> None:

@@ -30,6 +30,12 @@ class DriftLimit:
         """Whether errors are judged by ``rtol`` and ``atol``."""
         return self.rtol is not None or self.atol is not None
 
+    @property
+    def names(self) -> dict[str, str]:
+        """The names of outputs and data types that have a limit of their own, each with the keyword that says so."""
+        limits = {"max_drift": self.by_name_or_dtype, "rtol": self.rtol, "atol": self.atol}
+        return {name: keyword for keyword, limit in limits.items() if isinstance(limit, Mapping) for name in limit}
+
     def of(self, name: str | None, dtype: str) -> float:
         """The limit of an output.
 

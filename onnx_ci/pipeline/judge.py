@@ -96,6 +96,7 @@ def judge(
     declared = [
         each for each in judgement.contract if each.rule != "static-axis" or (each.output, each.details["axis"]) not in axes
     ]  # where both are about one axis, what a run shows says more
+    declared += contract.limits_of_no_output(signature, task)
     return replace(judgement, contract=tuple(declared), numbers=numbers)
 
 

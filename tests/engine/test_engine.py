@@ -103,6 +103,27 @@ def test_limits_may_differ_by_output_and_by_type():
     assert {output.name: output.limit for output in outputs if output.is_decisive} == {"a": 7, "b": 9}
 
 
+@pytest.mark.parametrize(
+    ("keywords", "unknown"),
+    [
+        ({"max_drift": {"a": 7, "aa": 7}, "output_names": ["a", "b"]}, "max_drift names 'aa'"),
+        ({"rtol": {"x": 1e-3}, "output_names": ["a", "b"]}, "rtol names 'x'"),
+        ({"rtol": 1e-3, "atol": {"c": 1e-3, "b": 1.0}, "output_names": ["a", "b"]}, "atol names 'c'"),
+        ({"max_drift": {"half": 7}, "output_names": ["a", "b"]}, "max_drift names 'half'"),
+        ({"max_drift": {"a": 7}}, "max_drift names 'a'"),
+        ({"max_drift": {"a": 7, "b": 8, "bfloat16": 9}, "output_names": ["a", "b"]}, None),
+        ({"rtol": {"b": 1e-2}, "output_names": ["a", "b"]}, None),
+        ({"max_drift": {"float32": 7}}, None),
+    ],
+)
+def test_a_limit_is_for_an_output_that_there_is(keywords, unknown):
+    result = run_one(recipe_of(lambda x: (x * 2, x.half() * 2), torch.ones(4), input_names=["x"], **keywords))
+    messages = [each.message for each in result.findings if each.rule == "name-mismatch"]
+    assert [message.partition(",")[0] for message in messages] == ([unknown] if unknown else [])
+    assert all("the outputs are " in message for message in messages)
+    assert result.status == (Status.FAILED if unknown else Status.PASSED)
+
+
 def test_dynamo_is_a_cell_of_its_own_and_passes_from_opset_18():
     report = onnx_ci.run([net], opsets="18", exporters="torchscript,dynamo")
     assert [(each.cell.label, each.status) for each in report.cells] == [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import numpy
 import onnx
@@ -410,6 +411,28 @@ def test_a_wrong_scale_is_found_above_the_rounding_of_int8(name):
     assert (found.rule, found.introduced_by) == ("numeric-drift", "wrong_scale")
 
 
+class Calibration:
+    """What a function of one's own hands to ONNX Runtime's quantizer."""
+
+    def __init__(self, feeds):
+        self.get_next = iter([*feeds, None]).__next__
+
+
+@pytest.mark.parametrize("factor", [1, 2, 16])
+def test_a_function_that_calibrates_is_judged_as_a_static_quantization(factor, tmp_path, recwarn, caplog):
+    from onnxruntime.quantization import quantize_static
+
+    def calibrated(before: Path, after: Path, feeds):
+        quantize_static(before, after, Calibration(feeds()))
+        model = onnx.load(after)
+        scale = next(each for each in model.graph.initializer if each.name == "x_scale")
+        scale.CopyFrom(numpy_helper.from_array(numpy.asarray(numpy_helper.to_array(scale) * numpy.float32(factor)), scale.name))
+        onnx.save(model, after)
+
+    result = results_of(net_with(onnx_ci.graph_pass(calibrated, lossy="int8", domains="com.microsoft")))["calibrated"]
+    assert rules(result) == ([] if factor < 16 else ["numeric-drift"])
+
+
 class Twice(torch.nn.Module):
     def __init__(self, *, is_shared):
         super().__init__()
@@ -724,3 +747,41 @@ def test_a_few_classes_that_are_nearly_tied_may_fall_either_way(seed):
     results = results_of(net)
     assert rules(results["int8-static"]) == []
     assert "numeric-drift" in rules(results["picks_the_least"])
+
+
+class Encoder(torch.nn.Module):
+    """Torch's encoder returns zeros at padded places, unless it is watched."""
+
+    def __init__(self, *, hides_padded):
+        super().__init__()
+        self.layers = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 1)
+        self.hides_padded = hides_padded
+
+    def forward(self, x, padded):
+        y = self.layers(x, src_key_padding_mask=padded)
+        return y.masked_fill(padded[..., None], 0.0) if self.hides_padded else y
+
+
+def turned(model):
+    """A file whose matrices are wrong."""
+    for weight in model.graph.initializer:
+        if len(weight.dims) == 2:
+            weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight)[:, ::-1].copy(), weight.name))
+    return model
+
+
+@pytest.mark.parametrize("name", ["float16", "int8-dynamic"])
+def test_the_unit_of_a_pass_has_nothing_of_what_watching_changes(name):
+    def broken(**keywords):
+        padded = torch.arange(6) >= torch.tensor([[6], [4], [3]])
+        names = {"input_names": ["x", "padded"], "output_names": ["y"], "then": [name, turned]}
+        net = onnx_ci.recipe(name="net", opsets=18, exporter="dynamo", **names)(
+            lambda: (Encoder(**keywords).eval(), (torch.randn(3, 6, 16), padded))
+        )
+        return {graph_pass: set(rules(result)) for graph_pass, result in results_of(net, opsets=18).items()}
+
+    right, wrong = broken(hides_padded=True), broken(hides_padded=False)
+    assert (right[None], right[name]) == (set(), set())
+    assert right["turned"] & {"numeric-drift", "baked-value"}
+    assert [*map(bool, wrong.values())] == [True, True, True]
+    assert "numeric-drift" in wrong[name]

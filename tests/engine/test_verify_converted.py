@@ -165,6 +165,22 @@ def test_an_activation_in_static_int8_with_a_wrong_scale_fails(static, factor, r
     assert rule in rules(wrong)
 
 
+@pytest.mark.parametrize("factor", [2, 24])
+def test_a_scale_that_is_too_large_for_declared_inputs_is_an_error(static, tmp_path, factor):
+    model = onnx.ModelProto()
+    model.CopyFrom(static)
+    [scale] = [each for each in model.graph.initializer if each.name == "x_scale"]
+    scale.CopyFrom(numpy_helper.from_array(np.asarray(numpy_helper.to_array(scale) * np.float32(factor)), scale.name))
+    np.savez(tmp_path / "real.npz", x=EXAMPLE.flip(0).numpy())
+    for inputs in ((), (str(tmp_path / "real.npz"),)):
+        recipe = replace(calibrated, inputs=inputs)
+        found = onnx_ci.verify(model.SerializeToString(), recipe, rules="foreign-domain=note", **QUICK).findings
+        named = [each for each in found if "of its 256 integers" in each.message]
+        assert [(each.rule, "'x'" in each.message) for each in named] == (
+            [("numeric-drift", True)] if inputs and factor > 2 else []
+        )
+
+
 def test_an_optimized_file_passes_once_its_domain_is_allowed(exported, tmp_path):
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "optimized.onnx")

@@ -299,16 +299,22 @@ def never_compared(
     return [_nothing_compared(name, f"finite and stable in {of}", remedy) for name, is_one in is_compared.items() if not is_one]
 
 
-def too_noisy(outputs: Iterable[OutputDrift]) -> Iterator[Finding]:
-    """A note about each output that is too noisy on some inputs: they prove nothing about it."""
+def too_noisy(outputs: Sequence[OutputDrift]) -> Iterator[Finding]:
+    """A note about each output that is too noisy on some inputs: they prove nothing about it.
+
+    Nobody can do anything about inputs on which it is as small as the noise of the example, or about extreme ones.
+    """
     noisy: dict[str, dict[str, OutputDrift]] = {}
+    usual = {each.name: each for each in outputs if each.probe == EXAMPLE}
     for each in outputs:
-        if each.unproven == TOO_NOISY:
+        example = usual.get(each.name, each)
+        if each.unproven == TOO_NOISY and each.limit <= example.limit and (each is example or each.noise > example.noise):
             noisy.setdefault(each.name, {}).setdefault(each.probe, each)
     for name, by_probe in noisy.items():
         worst = max(by_probe.values(), key=lambda each: each.noise / each.max_abs)
+        where = f"on {worst.probe!r}, " if len(by_probe) > 1 else ""
         message = (
-            f"output {name!r} is too noisy on {listed_shortly([*map(repr, by_probe)])} to prove anything: on {worst.probe!r}, "
+            f"output {name!r} is too noisy on {listed_shortly([*map(repr, by_probe)])} to prove anything: {where}"
             f"its noise is {worst.noise:.2g}, and its largest value is {worst.max_abs:.2g}"
         )
         yield finding("vacuous", message, severity=Severity.NOTE, remedy=_NEVER_GIVEN)

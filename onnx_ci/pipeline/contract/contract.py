@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 from onnx_ir.tensor_adapters import from_torch_dtype
@@ -16,6 +16,7 @@ from onnx_ci.collection.axis_sizes import (
     is_same_axis,
     solve,
 )
+from onnx_ci.errors import did_you_mean
 from onnx_ci.matrix.plan import CellTask
 from onnx_ci.onnx_model.signature import Signature, Value, check_paths, check_weights, data_type_name
 from onnx_ci.opsets import CUSTOM
@@ -197,6 +198,18 @@ def _invented_input(message: str, defaults: Mapping[str, float | torch.Tensor]) 
         f"{message}: TorchScript makes inputs of numbers and tensors, and {shown} is {what} of forward",
         remedy=f"Fix what is not an input in a wrapper without defaults: onnx_ci.adapt(model, fixed={{{fixed}}}){of_tensors}.",
     )
+
+
+def limits_of_no_output(signature: Signature, task: CellTask) -> Iterator[Finding]:
+    """Limits that the recipe declares for outputs, or data types, that there are not: they would limit nothing."""
+    names = [value.name for value in signature.outputs]
+    for name, keyword in task.drift_limit.names.items():
+        dtype = getattr(torch, name, None)
+        is_dtype = isinstance(dtype, torch.dtype) and str(dtype) == f"torch.{name}"  # aliases, such as half, limit nothing
+        if name not in (*names, *task.recipe.output_names) and not is_dtype:
+            outputs = f"the outputs are {listed(names)}{did_you_mean(name, names)}"
+            message = f"{keyword} names {name!r}, which is neither an output nor a data type: {outputs}"
+            yield finding("name-mismatch", message, remedy=f"Correct the name in {keyword}, or declare it in output_names.")
 
 
 def compare_execution(

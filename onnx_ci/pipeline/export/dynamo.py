@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
+from torch._dispatch.python import all_py_loaded_overloads  # no public function lists operators, or forgets their forms
 
 from onnx_ci.pipeline.export.handling import Handling, call_torch
 from onnx_ci.pipeline.export.protocol import ExportRequest
@@ -48,6 +49,9 @@ class DynamoExporter(Handling):
     def export(self, request: ExportRequest, path: Path) -> None:
         """Write the model to ``path``."""
         request = _without_default_nones(request)
+        # Operators remember across exports which form they get: a second LSTM is captured in another one (torch 2.13).
+        for operator in all_py_loaded_overloads():
+            operator._dispatch_cache.clear()
         with done_once():
             placed = {} if request.external_data is None else {"external_data": request.external_data}
             call_torch(request, path, dynamo=True, dynamic_shapes=request.dynamic_shapes, verbose=False, **placed)

@@ -40,8 +40,8 @@ def observed(trace: Trace) -> Observation:
             if comparison is not None and (is_count or event.comparison is not None or event.name in _SELECTING):
                 comparisons |= {trace.values[each].memory: comparison for each in refs_in(event.result)}
         elif isinstance(event, Decision) and event.place.frames and not event.place.is_in_torch:
-            comparison = _with_earlier(event.comparison, comparisons, trace, event.tested)
-            decided = replace(event, comparison=comparison or event.comparison, tested=(), place=NOWHERE)
+            earlier = None if event.by_sizes else _with_earlier(event.comparison, comparisons, trace, event.tested)
+            decided = replace(event, comparison=earlier or event.comparison, tested=(), place=NOWHERE)
             decisions.setdefault(event.place, []).append(decided)
     return Observation(decisions=decisions, is_accepted=trace.is_accepted, elements=trace.elements)
 

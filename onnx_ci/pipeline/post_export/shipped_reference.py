@@ -213,6 +213,7 @@ class _Simulator:
     def _with_noise(self, probe: Probe) -> Probe:
         """The probe with the noise of one simulation, and with a refinement by several more for a file that fails."""
         nearest = self._simulated(probe, None)
+        unrounded = self._run(probe) if probe.follows is None else None  # torch's encoder layers compute something else so
         pairs = zip(nearest or probe.reference.exact, probe.reference.exact, strict=True)
         if nearest is None or (not probe.special and any(bool((is_finite(b) & ~is_finite(a)).any()) for a, b in pairs)):
             self.failing[probe.name] = None
@@ -221,15 +222,15 @@ class _Simulator:
         def refined() -> Reference:
             few = any(own.numel() < FEW for own in probe.reference.own)
             seeds = range(SIMULATIONS_OF_FEW if few else SIMULATIONS)
-            return self._reference(probe, [nearest, *(self._simulated(probe, seed) for seed in seeds)])
+            return self._reference(probe, [nearest, *(self._simulated(probe, seed) for seed in seeds)], unrounded)
 
-        return dataclasses.replace(probe, reference=self._reference(probe, [nearest]), refinements=(refined,))
+        return dataclasses.replace(probe, reference=self._reference(probe, [nearest], unrounded), refinements=(refined,))
 
-    def _reference(self, probe: Probe, simulated: Sequence[Outputs | None]) -> Reference:
+    def _reference(self, probe: Probe, simulated: Sequence[Outputs | None], unrounded: Outputs | None) -> Reference:
         reference = probe.reference
         if reference.method == "proportion" and len(simulated) > 1:
             reference = probe.refinements[0]()
-        return dataclasses.replace(with_noise_of(reference, simulated, self._method), is_lossy=True)
+        return dataclasses.replace(with_noise_of(reference, simulated, self._method, unrounded=unrounded), is_lossy=True)
 
 
 # --- calibration ------------------------------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import torch
 
 from onnx_ci.pipeline.reference.perturbation import PERTURBATIONS
 from onnx_ci.pipeline.run.runtime import Runtime, Session
+from onnx_ci.results.records import Finding
+from onnx_ci.results.rules import finding
 
 _ZERO_POINT_OF_OUTPUT = {
     "QuantizeLinear": 2,
@@ -47,6 +50,13 @@ class QuantizedActivation:
     zero_point: int
     integers: np.iinfo
     """The range of the integers' type."""
+    operator: str
+    """What computes it."""
+
+    @property
+    def levels(self) -> int:
+        """How many steps the range has."""
+        return int(self.integers.max) - int(self.integers.min)
 
     @property
     def range(self) -> tuple[float, float]:
@@ -58,6 +68,7 @@ class QuantizedActivation:
 def quantized_activations(model: onnx.ModelProto) -> Iterator[QuantizedActivation]:
     """The activations of the main graph that have one fixed scale. ``model`` must contain all its data."""
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    operators = {name: node.op_type for node in model.graph.node for name in node.output}
     for node in model.graph.node:
         place = _ZERO_POINT_OF_OUTPUT.get(node.op_type)
         if place is None or node.input[0] in constants:  # a weight
@@ -73,6 +84,7 @@ def quantized_activations(model: onnx.ModelProto) -> Iterator[QuantizedActivatio
                 scale=float(scale.item()),
                 zero_point=int(zero_point.item()),
                 integers=np.iinfo(zero_point.dtype),
+                operator=operators.get(node.input[0], "") if node.op_type == "QuantizeLinear" else node.op_type,
             )
 
 
@@ -131,22 +143,40 @@ def _jitter(name: str, integers: np.iinfo, seed: float) -> Iterator[onnx.NodePro
 
 _CLIPPED_SHARE = 0.001
 """A file that was calibrated for an input clips at most this share of each activation."""
+_WITHIN_ONE = ("HardSigmoid", "Sigmoid", "Softmax", "Tanh")
+"""Operators with a largest value of 1, for which a scale can be chosen without a calibration."""
 _WIDER = 4.0
 """How many times as wide as the file's the steps are with which an operator shows how much of its integers is clipped."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clipping:
-    """How much of an activation a file clips on some input."""
+class ScaleFit:
+    """How the scale of an activation fits its values on some input."""
 
     file: str
     activation: QuantizedActivation
     share: float
     """The share of its elements that is clipped."""
+    steps: float
+    """How many steps apart its values are; for an operator that cannot return more than 1, those up to there; 0 for zeros."""
     error: float
     """How far rounding and clipping move it, as a root mean square, in units of rounding with the best scale for this input."""
     is_of_input: bool
     """Whether the activation is an input of the file, so that its scale says which inputs the file is for."""
+
+    @property
+    def name(self) -> str:
+        """The name of the activation: that of the floating-point numbers, if the file has them."""
+        return self.activation.source or self.activation.name
+
+    @property
+    def times_too_large(self) -> float:
+        """How many times larger the scale is than the values need; 0 for zeros. Where eight bits are used, more are no loss.
+
+        Some schemes round scales up to powers of two. Others have no zero point, or seven bits, and use a half of the integers.
+        """
+        rounding = 2 if math.frexp(self.activation.scale)[0] == 0.5 else 1
+        return min(self.activation.levels, 255) / (self.steps * rounding) if self.steps else 0.0
 
     @property
     def is_significant(self) -> bool:
@@ -155,8 +185,39 @@ class Clipping:
 
     def __str__(self) -> str:
         low, high = self.activation.range
-        name = self.activation.source or self.activation.name
-        return f"{self.file} clips {100 * self.share:.2g} % of {name!r} to its range from {low:.4g} to {high:.4g}"
+        return f"{self.file} clips {100 * self.share:.2g} % of {self.name!r} to its range from {low:.4g} to {high:.4g}"
+
+
+def most_clipped(fits: Iterable[ScaleFit]) -> ScaleFit | None:
+    """What a file clips most on an input, if it clips much: it was not calibrated for it, or a scale is wrong."""
+    # What follows from a clipped input says nothing about the other scales.
+    significant = (each for each in fits if each.is_significant)
+    return max(significant, key=lambda each: (each.is_of_input, each.error), default=None)
+
+
+def too_coarse(fits: Iterable[ScaleFit]) -> Iterator[Finding]:
+    """An error if a scale is far too large for all inputs of a calibration, whose ``fits`` these are.
+
+    One scale can stand for several activations, such as those that a Concat joins.
+    """
+    by_scale: dict[tuple[float, int], ScaleFit] = {}
+    for each in fits:
+        scale = each.activation.scale, each.activation.zero_point
+        by_scale[scale] = max(by_scale.get(scale, each), each, key=lambda fit: fit.steps)
+    worst = max(by_scale.values(), key=lambda fit: fit.times_too_large, default=None)
+    if worst is not None and worst.times_too_large > MOST_ERROR:
+        low, high = worst.activation.range
+        message = (
+            f"{worst.file} uses {worst.steps:.2g} of its {worst.activation.levels + 1} integers for {worst.name!r} on the "
+            f"inputs that are given: its scale is for values from {low:.4g} to {high:.4g}"
+        )
+        yield finding("numeric-drift", message, remedy=WRONG_SCALE)
+
+
+MOST_ERROR = 8.0
+"""How far off an activation may be on given inputs, in units of the best scale for them. Ranges from the least to the largest
+number, from entropy or from percentiles reach 4, a scale that is too small by half 9 to 40."""
+WRONG_SCALE = "If the file was calibrated on inputs like these, calibrate it again; otherwise, give inputs like those."
 
 
 class QuantizedFile:
@@ -186,23 +247,18 @@ class QuantizedFile:
     def _unchanged(self) -> Session:
         return self._load(self._model, "as-it-is")
 
-    def clips(self, feeds: Mapping[str, torch.Tensor]) -> Clipping | None:
-        """What the file clips on inputs, if it clips much: it was not calibrated for them, or a scale is wrong.
+    def fits(self, feeds: Mapping[str, torch.Tensor]) -> list[ScaleFit]:
+        """How the scale of each activation fits its values.
 
         Args:
             feeds: the inputs by name. What the runtime raises about them is raised.
         """
-        if not self.activations:
-            return None
         names = {value.name for value in self._model.graph.input}
-        outputs = self._with_activations.run(feeds)
-        clippings = [
-            Clipping(file=self.name, activation=each, is_of_input=each.source in names, **_measured(values, each))
+        outputs = self._with_activations.run(feeds) if self.activations else ()
+        return [
+            ScaleFit(file=self.name, activation=each, is_of_input=each.source in names, **_measured(values, each))
             for values, each in zip(outputs, self.activations, strict=True)
         ]
-        # What follows from a clipped input says nothing about the other scales.
-        worst = max(clippings, key=lambda each: (each.is_of_input and each.is_significant, each.is_significant, each.error))
-        return worst if worst.is_significant else None
 
     @functools.cached_property
     def _with_activations(self) -> Session:
@@ -239,7 +295,7 @@ class QuantizedFile:
 
 
 def _measured(values: torch.Tensor, activation: QuantizedActivation) -> dict[str, float]:
-    """The ``share`` and the ``error`` of a :class:`Clipping`, from the output of an activation."""
+    """The ``share``, the ``steps`` and the ``error`` of a :class:`ScaleFit`, from the output of an activation."""
     (low, high), step = activation.range, activation.scale
     values = values.double().nan_to_num(0.0)
     if activation.source is None:
@@ -249,9 +305,10 @@ def _measured(values: torch.Tensor, activation: QuantizedActivation) -> dict[str
         values = values.clamp(min=low)
     clipped = (values - values.clamp(low - step, high + step)).abs()
     if not clipped.numel():
-        return {"share": 0.0, "error": 0.0}
+        return {"share": 0.0, "steps": 0.0, "error": 0.0}
     extent = max(0.0, float(values.max())) - min(0.0, float(values.min()))
-    best = max(extent / (int(activation.integers.max) - int(activation.integers.min)), 1e-30)
+    best = max(extent / activation.levels, 1e-30)
     # Rounding has the standard deviation of a step divided by the root of twelve.
     error = float((clipped**2).mean() * 12 + activation.scale**2) ** 0.5 / best
-    return {"share": float((clipped > 0).double().mean()), "error": error}
+    steps = max(extent, activation.operator.removeprefix("QLinear") in _WITHIN_ONE) / activation.scale if extent else 0.0
+    return {"share": float((clipped > 0).double().mean()), "steps": steps, "error": error}

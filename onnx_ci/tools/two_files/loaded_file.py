@@ -20,7 +20,7 @@ from onnx_ci.onnx_model.precision import TYPE_ATTRIBUTES, Precision, declared_va
 from onnx_ci.pipeline.inputs.probes import is_float
 from onnx_ci.pipeline.model.tensors import Outputs, as_array, as_tensor, in_declared_type, same_shapes
 from onnx_ci.pipeline.reference.perturbation import PERTURBATIONS, perturbed
-from onnx_ci.pipeline.run.quantized_file import Clipping, QuantizedActivation, QuantizedFile
+from onnx_ci.pipeline.run.quantized_file import QuantizedActivation, QuantizedFile, ScaleFit
 from onnx_ci.pipeline.run.runtime import Runtime, Session
 from onnx_ci.tools.two_files.interfaces import ComparedFile
 
@@ -149,9 +149,9 @@ class LoadedFile:
         places = dict(zip(names, self.file.input_places, strict=True))
         return {places[each.source]: each.range for each in self.activations if each.source in places}
 
-    def clips(self, inputs: Sequence[torch.Tensor]) -> Clipping | None:
-        """What the file clips on ``inputs``, if it clips much: it was not calibrated for them, or a scale is wrong."""
-        return self._quantized.clips(self._feeds(inputs)) if self._quantized else None
+    def fits(self, inputs: Sequence[torch.Tensor]) -> Sequence[ScaleFit]:
+        """How the scales of activations fit ``inputs``."""
+        return self._quantized.fits(self._feeds(inputs)) if self._quantized else ()
 
     def jittered_runs(self, inputs: Sequence[torch.Tensor]) -> list[Outputs]:
         """The outputs of several runs, each with every quantized activation moved by up to one step."""

@@ -22,7 +22,7 @@ from onnx_ci.pipeline.reference.reference import (
     quantized_reference,
     reference_from,
 )
-from onnx_ci.pipeline.run.quantized_file import Clipping
+from onnx_ci.pipeline.run.quantized_file import ScaleFit, most_clipped
 from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.tools.two_files.loaded_file import LoadedFile
@@ -51,10 +51,12 @@ class FileProber:
         """The tested file's outputs, by the name of the probe."""
         self.rejected: dict[str, None] = {}
         """The names of inputs that both files reject."""
-        self.clipped: dict[str, Clipping] = {}
+        self.clipped: dict[str, ScaleFit] = {}
         """What is clipped on drawn inputs, which are left out, by the name of the inputs."""
-        self.clipped_given: dict[str, Clipping] = {}
+        self.clipped_given: dict[str, ScaleFit] = {}
         """What is clipped on given inputs, which are compared all the same."""
+        self.fits_given: list[ScaleFit] = []
+        """How the scales of the tested file fit given inputs, if the reference is not quantized: both may be wrong alike."""
         self.has_given = False
         """Whether given inputs were compared."""
         self.findings: list[Finding] = []
@@ -97,7 +99,8 @@ class FileProber:
         runs = self._runs(name, inputs)
         if runs is None:
             return None
-        clipping = next((each for loaded in self._files if (each := loaded.clips(inputs))), None)
+        fits = [loaded.fits(inputs) for loaded in self._files]
+        clipping = next(filter(None, map(most_clipped, fits)), None)
         if clipping is not None:
             if not is_given:
                 self.clipped[name] = clipping
@@ -106,6 +109,7 @@ class FileProber:
                 self.clipped_given[name] = clipping
         outputs, self.outputs[name] = runs
         self.has_given |= is_given
+        self.fits_given += fits[1] if is_given and not self.reference.activations else ()
         proportion = proportional_reference(outputs, like) if like else None
 
         @functools.cache

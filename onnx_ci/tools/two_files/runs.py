@@ -18,7 +18,7 @@ from onnx_ci.pipeline.inputs.probes import InputStatus, Probe, is_float
 from onnx_ci.pipeline.inputs.random_values import fresh_probes
 from onnx_ci.pipeline.inputs.sizes import resized_probes
 from onnx_ci.pipeline.inputs.special_values import special_probes, variations
-from onnx_ci.pipeline.run.quantized_file import Clipping
+from onnx_ci.pipeline.run.quantized_file import MOST_ERROR, WRONG_SCALE, ScaleFit, too_coarse
 from onnx_ci.results.records import Finding, OutputDrift, Severity
 from onnx_ci.results.rules import finding
 from onnx_ci.text import listed
@@ -29,10 +29,6 @@ from onnx_ci.tools.two_files.probes import FileProber
 
 _UNCALIBRATED = "Give inputs like those that the file was calibrated on: --inputs. With some, look for a wrong scale."
 _UNLIKE = "To compare with all scales in use, give inputs of the calibration: --inputs."
-_WRONG_SCALE = "If the file was calibrated on inputs like these, calibrate it again; otherwise, give inputs like those."
-_MOST_ERROR = 8.0
-"""How far off an activation may be on given inputs, in units of the best scale for them. Ranges from the least to the largest
-number, from entropy or from percentiles reach 4, a scale that is too small by half 9 to 40."""
 _NO_INPUT = "Give inputs that the files accept (--inputs), or sizes (--size)."
 
 
@@ -109,15 +105,16 @@ def _clipped(prober: FileProber) -> Iterator[Finding]:
         message = f"not compared on {listed(within)}: the inputs are unlike those of the calibration, or a scale is wrong"
         severity = Severity.NOTE if prober.has_given else Severity.WARNING
         yield finding("vacuous", f"{message}; {_most(within)}", severity=severity, remedy=_UNLIKE)
-    if wrong := {name: each for name, each in prober.clipped_given.items() if each.error > _MOST_ERROR}:
+    if wrong := {name: each for name, each in prober.clipped_given.items() if each.error > MOST_ERROR}:
         worst = max(wrong.values(), key=lambda each: each.error)
         message = (
-            f"on {listed(wrong)}, {worst}: {worst.error:.3g} times the error of the best scale; the limit is {_MOST_ERROR:g}"
+            f"on {listed(wrong)}, {worst}: {worst.error:.3g} times the error of the best scale; the limit is {MOST_ERROR:g}"
         )
-        yield finding("numeric-drift", message, remedy=_WRONG_SCALE)
+        yield finding("numeric-drift", message, remedy=WRONG_SCALE)
+    yield from too_coarse(prober.fits_given)
 
 
-def _most(clipped: Mapping[str, Clipping]) -> Clipping:
+def _most(clipped: Mapping[str, ScaleFit]) -> ScaleFit:
     return max(clipped.values(), key=lambda each: each.share)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toolbox.cells import run_one
+from toolbox.cells import rules, run_one
 
 import onnx_ci
 
@@ -241,3 +241,24 @@ def test_what_torch_passes_to_another_parameter_is_told_with_the_declaration_tha
     shapes = {"x": {0: "batch"}, **{name: {} for name in names}}
     assert all(f"dynamic_shapes={shapes!r}" in each.remedy for each in warned)
     assert "export-warning" not in {each.rule for each in judged(dynamic_shapes=shapes).findings}
+
+
+class Recurrent(torch.nn.Module):
+    """Torch's export unrolls the layer, or keeps it, as what the process has run before decides."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution = torch.nn.Conv1d(6, 8, 3, padding=1)
+        self.layer = torch.nn.LSTM(8, 5, bidirectional=True)
+
+    def forward(self, x, h, c):
+        return self.layer(self.convolution(x).permute(2, 0, 1), (h, c))[0]
+
+
+def test_the_second_export_in_a_process_is_like_the_first():
+    axes = {"x": {0: "batch", 2: "length"}, "h": {1: "batch"}, "c": {1: "batch"}, "y": {0: "length", 1: "batch"}}
+    names = {"input_names": ["x", "h", "c"], "output_names": ["y"], "dynamic_axes": axes}
+    state = torch.zeros(2, 2, 5)
+    recipe = onnx_ci.recipe(name="net", **names)(lambda: (Recurrent().eval(), (torch.randn(2, 6, 7), state, state)))
+    first, second = (run_one(recipe, opsets="18", exporters="dynamo", effort="quick", locate=False) for _ in range(2))
+    assert rules(first) == rules(second)

@@ -33,3 +33,30 @@ def test_a_constant_that_takes_the_other_side_in_the_same_helper_hides_no_branch
     assert wrong.status is Status.FAILED
     if exporter == "torchscript":  # dynamo cannot export the branch
         assert rules(wrong) == ["baked-value"]
+
+
+def judged_twice(model, example, names):
+    """What both exporters' cells break, and the notes about branches."""
+    axes = {name: {0: "rows"} for name in (*names, "y")}
+    net = recipe_of(model, *example, input_names=names, output_names=["y"], dynamic_axes=axes)
+    results = onnx_ci.run([net], opsets="18", exporters="torchscript,dynamo").cells
+    return [(set(rules(each)), [note.message for note in each.notes if note.rule == "untaken-branch"]) for each in results]
+
+
+@pytest.mark.parametrize("masked", [lambda x: x > 0, torch.isnan])
+def test_the_size_of_booleans_is_decided_by_sizes(masked):
+    """Not by the comparison that the booleans are computed from."""
+    halved = judged_twice(lambda x: x / 2 if masked(x).shape[0] > 40 else x, [torch.randn(3, 3)], ["x"])
+    assert halved == [({"baked-value"}, [])] * 2
+    padded = judged_twice(
+        lambda x, k: x + k if (more := x.shape[0] - masked(k).shape[0]) <= 0 else x + k.new_zeros(more),
+        [torch.randn(3, 3), torch.randn(3, 3)],
+        ["x", "k"],
+    )
+    assert padded == [(set(), [])] * 2  # both have as many rows: nothing takes the other side
+
+
+@pytest.mark.parametrize("size", [lambda x: x[x > 700].shape[0], lambda x: (x[x > 700] > 800).shape[0]])
+def test_the_size_of_what_booleans_select_is_decided_by_their_comparison(size):
+    [(broken, _), _] = judged_twice(lambda x: x / 2 if size(x) else x, [torch.randn(3, 3)], ["x"])
+    assert broken == {"baked-value"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.pipeline.compare.drift import agreement, compare, similarity
+from onnx_ci.pipeline.compare.runtime_run import too_noisy
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.reference.reference import Reference
 
@@ -69,6 +71,28 @@ def test_where_zeros_would_pass_nothing_is_proved():
     assert compared([1.0, -0.5], [1.0, -0.5], 0.05, [0.9, -0.5]).unproven == ""
     assert compared([0.0, 0.0], [0.0, 0.0], 0.1, [0.0, 0.0]).unproven == ""
     assert compared([1.0, -0.5], [1.0, -0.5], 0.1, [1.0, -0.5], rtol=1e-3).unproven == ""
+
+
+def test_an_input_on_which_an_output_is_too_noisy_is_named_once():
+    def message(*probes):
+        noisy = [dataclasses.replace(compared([1.0, -0.5], [1.0, -0.5], 0.1, [0.2, 0.3]), probe=name) for name in probes]
+        return next(iter(too_noisy(noisy))).message
+
+    sizes = "its noise is 0.1, and its largest value is 1"
+    assert message("n=1") == f"output 'y' is too noisy on 'n=1' to prove anything: {sizes}"
+    assert message("n=1", "n=2") == f"output 'y' is too noisy on 'n=1' and 'n=2' to prove anything: on 'n=1', {sizes}"
+
+
+def test_an_output_that_is_zero_but_for_the_noise_of_the_example_is_no_note():
+    noisy = dataclasses.replace(compared([1.0, -0.5], [1.0, -0.5], 0.1, [0.2, 0.3]), probe="floats small")
+
+    def notes(**example):
+        return [
+            *too_noisy([dataclasses.replace(noisy, **{"probe": "example", "unproven": "", "noise": 0.01, **example}), noisy])
+        ]
+
+    assert [len(notes()), len(notes(noise=0.1)), len(notes(limit=noisy.limit / 64))] == [1, 0, 0]
+    assert len(notes(unproven="too noisy")) == 1
 
 
 def test_where_nothing_is_finite_nothing_is_proved():

@@ -279,6 +279,55 @@ def test_the_scale_of_an_activation_is_judged_on_given_inputs_and_named(compare,
     assert any("times the error of the best scale" in each.message for each in given.findings) is (factor != 1)
 
 
+@pytest.mark.parametrize("factor", [2, 16, 64])
+def test_a_scale_that_leaves_most_integers_unused_on_given_inputs_is_named(compare, images, calibrated, tmp_path, factor):
+    model = calibrated()
+    names = {"/1/Relu_output_0_scale", "/0/Conv_output_0_scale"}
+    scale = next(each for each in model.graph.initializer if each.name in names)
+    scale.CopyFrom(numpy_helper.from_array(np.asarray(numpy_helper.to_array(scale) * np.float32(factor)), scale.name))
+    for number, largest in enumerate((25, 255)):  # the largest values of all inputs count
+        np.savez(tmp_path / f"{number}.npz", x=Calibration(largest).get_next()["x"])
+    given = compare(images, model, rules=ALLOWED, inputs=f"{tmp_path}/*.npz")
+    named = [each.message for each in given.findings if "of its 256 integers" in each.message]
+    assert len(named) == (factor != 2)
+    assert all("/0/Conv_output_0" in each or "/1/Relu_output_0" in each for each in named)
+    assert ("numeric-drift" in rules(given)) is (factor != 2)
+
+
+@pytest.mark.parametrize("scheme", [{"ActivationSymmetric": True}, {"ActivationSymmetric": True, "power of two": True}])
+def test_scales_are_right_that_a_scheme_makes_large(compare, images, tmp_path, scheme, recwarn, caplog):
+    from onnxruntime.quantization import QuantType, quantize_static
+
+    power, target = scheme.pop("power of two", False), tmp_path / "static.onnx"
+    quantize_static(
+        images, target, Calibration(255), reduce_range=True, activation_type=QuantType.QInt8, extra_options=dict(scheme)
+    )
+    model = onnx.load(target)
+    for scale in model.graph.initializer:
+        if power and scale.name.endswith("_scale") and not scale.dims:
+            value = np.float32(2.0 ** np.ceil(np.log2(numpy_helper.to_array(scale))))
+            scale.CopyFrom(numpy_helper.from_array(np.asarray(value), scale.name))
+    np.savez(tmp_path / "real.npz", x=Calibration(200).get_next()["x"])
+    given = compare(images, model, rules=ALLOWED, inputs=tmp_path / "real.npz")
+    assert not [each.message for each in given.findings if "of its 256 integers" in each.message]
+
+
+def test_the_scale_of_a_softmax_covers_what_it_can_return(compare, tmp_path):
+    def many(*more):
+        nodes = [*more, ("Softmax", ["h" if more else "x"], ["p"])]
+        if more:
+            nodes += [("QuantizeLinear", ["p", "step", "zero"], ["q"]), ("DequantizeLinear", ["q", "step", "zero"], ["r"])]
+        constants = {"step": np.float32(1 / 256), "zero": np.uint8(0), "unit": np.float32(0.01), "middle": np.uint8(128)}
+        nodes += [("MatMul", ["r" if more else "p", "w"], ["y"])]
+        io = {"x": (FLOAT, ["n", 200])}, {"y": (FLOAT, ["n", 4])}
+        return model_of(nodes, *io, {**(constants if more else {}), "w": weights(200, 4)})
+
+    np.savez(tmp_path / "real.npz", x=np.random.default_rng(0).uniform(-6, 6, (4, 200)).astype(np.float32) / 8)
+    quantized = many(("QuantizeLinear", ["x", "unit", "middle"], ["i"]), ("DequantizeLinear", ["i", "unit", "middle"], ["h"]))
+    given = compare(many(), quantized, inputs=tmp_path / "real.npz")
+    assert not [each.message for each in given.findings if "of its 256 integers" in each.message]
+
+
 def test_inputs_that_a_file_was_not_calibrated_for_prove_nothing_unless_they_are_given(compare, images, calibrated, tmp_path):
     model = calibrated(largest=1e-3)
     first = next(each for each in model.graph.initializer if each.name == "x_scale")
