@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from onnx_ci.engine.events import Emit, SearchEnded, SearchStarted, to_nobody
 from onnx_ci.engine.evidence import Evidence, Trial
@@ -31,6 +32,7 @@ from onnx_ci.opsets import CUSTOM
 from onnx_ci.pipeline.compare.converted import at_precision_of_file
 from onnx_ci.pipeline.compare.runtime_run import save_failing
 from onnx_ci.pipeline.export.exporter import Artifact, export, file_name, move, remove_kept
+from onnx_ci.pipeline.export.exporter_warnings import explained
 from onnx_ci.pipeline.judge import JudgedFile, Judgement, judge
 from onnx_ci.pipeline.locate.locate import located
 from onnx_ci.pipeline.locate.parts import located_by_parts
@@ -38,7 +40,7 @@ from onnx_ci.pipeline.model import devices
 from onnx_ci.pipeline.model.call import PrepareError, SkippedByRecipeError
 from onnx_ci.pipeline.model.places import is_in_project
 from onnx_ci.pipeline.post_export.apply import apply_pass
-from onnx_ci.pipeline.post_export.shipped_reference import calibration_feeds
+from onnx_ci.pipeline.post_export.shipped_reference import ShippedReference, calibration_feeds
 from onnx_ci.pipeline.prepare.prepare import Prepared, Weights
 from onnx_ci.pipeline.run.runtime import Runtime, make_runtime
 from onnx_ci.processes.capture import captured, timed
@@ -256,6 +258,7 @@ class _Cell:
         if judgement.signature is not None and not task.is_lossy and self._is_to_be_located(judgement.findings):
             findings, log = [*judgement.findings], ""
             warned = {each.source for each in trial.findings if each.rule == "export-warning" and each.source is not None}
+            deadline = CLOCK.thread_time() + self._seconds_to_locate()
             with self._searching(self.evidence.with_judgement(trial, judgement), trial):
                 findings, log = located(
                     judgement.findings,
@@ -268,8 +271,9 @@ class _Cell:
                     seconds=self._seconds_to_locate(),
                     warned=warned,
                 )
+                findings = self._repaired(findings, prepared, shipped) if CLOCK.thread_time() < deadline else findings
             of_contract = len(judgement.contract)
-            contract, numbers = tuple(findings[:of_contract]), tuple(findings[of_contract:])
+            contract, numbers = tuple(findings[:of_contract]), tuple(explained(findings[of_contract:], trial.findings))
             judgement = replace(judgement, contract=contract, numbers=numbers, log=log)
         fails_on_inputs = any(each.probe and each.severity is not Severity.NOTE for each in judgement.numbers)
         if self.context.failing_inputs is not None and fails_on_inputs:
@@ -279,6 +283,27 @@ class _Cell:
         return judgement
 
     # --- where a fault begins
+
+    def _repaired(self, findings: Sequence[Finding], prepared: Prepared, shipped: ShippedReference) -> list[Finding]:
+        """The findings; wrong numbers that an option of the exporter makes right have that as their remedy.
+
+        Those of frozen lines are not tried: no option brings back what tracing has lost.
+        """
+        wrong = [each for each in findings if each.rule in _WRONG_NUMBERS and not any(one.frozen for one in each.culprits)]
+        options, recipe = _OPTIONS.get(self.task.cell.exporter, {}), prepared.model.recipe
+        if not wrong or options.items() <= recipe.export_options.items() or self.task.passes:
+            return [*findings]
+        model = replace(prepared.model, recipe=replace(recipe, export_options={**recipe.export_options, **options}))
+        with scratch_folder() as scratch:
+            path = export(model, (), self.task.cell, scratch / "repaired.onnx").artifact and scratch / "repaired.onnx"
+            again = path and judge(
+                JudgedFile(path=path, complete=path), self.task, shipped, self.context.runtimes_of(self.task), {}
+            )
+        if not again or not again.outputs or broken_rules(again.findings):
+            return [*findings]
+        declared = ", ".join(f"{name}={value}" for name, value in options.items())
+        remedy = f"Declare {declared} in the recipe, with which the file is right."
+        return [replace(each, remedy=remedy) if each in wrong else each for each in findings]
 
     def _is_to_be_located(self, findings: Sequence[Finding]) -> bool:
         """Whether a fault is searched for: one that is not expected, in a single file, on the CPU."""
@@ -305,6 +330,11 @@ class _Cell:
                 yield
             except Exception:
                 trial.logs.append(traceback.format_exc())
+
+
+_OPTIONS: Mapping[str, Mapping[str, Any]] = {"dynamo": {"optimize": False}, "torchscript": {"do_constant_folding": False}}
+"""What each exporter can be told not to do with a graph that it has."""
+_WRONG_NUMBERS = frozenset({"numeric-drift", "baked-value", "nonfinite-mismatch"})
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

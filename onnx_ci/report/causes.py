@@ -118,10 +118,12 @@ def _has_cause_of(finding: Finding, first: Finding) -> bool:
     return bool(places) and (places == first_places or is_part)
 
 
-def _axis(finding: Finding) -> tuple[str, int] | None:
-    """The output and the axis that a finding is about."""
+def _axis(finding: Finding) -> tuple[str, int | str] | None:
+    """The output and the axis that a finding is about; or the name of an axis that no input has at another size."""
     details = finding.details
-    return (finding.output or details.get("output", ""), details["axis"]) if "axis" in details else None
+    if "axis" in details:
+        return finding.output or details.get("output", ""), details["axis"]
+    return ("", details["dynamic_axis"]) if details.get("dynamic_axis") else None
 
 
 _COMPARED = frozenset(rule.id for rule in RULES.values() if rule.phase == "compare")

@@ -116,7 +116,9 @@ def _compare_dims(role: str, value: Value, label: str, tensor: torch.Tensor, mod
     if len(value.dims) != len(shape):
         return [
             finding(
-                "shape-mismatch", f"{role} {value.name!r} has {len(value.dims)} axes in the graph and {len(shape)} in the model"
+                "shape-mismatch",
+                f"{role} {value.name!r} has {len(value.dims)} axes in the graph and {len(shape)} in the model",
+                output=value.name if role == "output" else None,
             )
         ]
     findings = []
@@ -211,9 +213,21 @@ def limits_of_no_output(signature: Signature, task: CellTask) -> Iterator[Findin
 
 
 def compare_execution(
-    signature: Signature, outputs: Sequence[torch.Tensor], probe: Probe, axes_by_name: Mapping[str, Mapping[int, str]]
+    signature: Signature,
+    outputs: Sequence[torch.Tensor],
+    probe: Probe,
+    axes_by_name: Mapping[str, Mapping[int, str]],
+    probes: Sequence[Probe],
 ) -> list[Finding]:
-    """Differences between the output shapes that the file declares, by number, name or expression, and those of ``outputs``."""
+    """Differences between the output shapes that the file declares, by number, name or expression, and those of ``outputs``.
+
+    Args:
+        signature: what the file declares.
+        outputs: what it computes on ``probe``.
+        probe: one of ``probes``.
+        axes_by_name: the dynamic axes that the recipe declares.
+        probes: all inputs.
+    """
     sizes_by_name = [
         (dim, size)
         for value, tensor in zip(signature.inputs, probe.inputs, strict=True)
@@ -223,7 +237,7 @@ def compare_execution(
     axes = axes_of_file(dim for dim, _ in sizes_by_name)
     sizes = solve((axes[dim], size) for dim, size in sizes_by_name)
     findings = []
-    for value, output in zip(signature.outputs, outputs, strict=True):
+    for position, (value, output) in enumerate(zip(signature.outputs, outputs, strict=True)):
         for axis, (dim, size) in enumerate(zip(value.dims or (), output.shape, strict=False)):
             if isinstance(dim, str):
                 axis_size = axes.get(dim) or axis_size_of_file(dim)
@@ -249,13 +263,23 @@ def compare_execution(
             else:
                 name = f"{dim!r}, which is {declared}" if isinstance(dim, str) else str(dim)
                 message = f"{where} is declared as {name}, but has size {size} on {probe.name!r}"
-                remedy = _NAMED if isinstance(dim, str) else _UNDECLARED
+                remedy = _UNDECLARED
+                if isinstance(dim, str):
+                    sizes_in_model = {each.reference.own[position].shape[axis : axis + 1] for each in probes}
+                    remedy = _MISNAMED if len(sizes_in_model) == 1 and dim != label else _NAME.format(axis, value.name)
+                of_output = None if dim == label else value.name
                 details = {"output": value.name, "axis": axis}
-                findings.append(finding("shape-mismatch", message, remedy=remedy, probe=probe.name, details=details))
+                findings.append(
+                    finding("shape-mismatch", message, remedy=remedy, probe=probe.name, output=of_output, details=details)
+                )
     return findings
 
 
-_NAMED = "Declare the output's axis in dynamic_axes, under a different name if its size differs."
+_NAME = "Give axis {} of {!r} a name of its own in dynamic_axes."
+_MISNAMED = (
+    "The exporter has given the axis a wrong name by itself. Use dynamo, which gives none; or set the axis's dim_value in a "
+    "pass, then=[FUNCTION], and allow this rule for the exporter's own file."
+)
 _FIXED_BY_EXPORTER = (
     "The file computes other sizes; the exporter has only declared a fixed one. Try the other exporter; or set the axis's "
     "dim_param in a pass, then=[FUNCTION], and allow this rule for the exporter's own file."
@@ -263,7 +287,7 @@ _FIXED_BY_EXPORTER = (
 _UNDECLARED = (
     "The file computes other sizes; the exporter has only declared a fixed one. TorchScript declares the axes of outputs that "
     "dynamic_axes names, and dynamo infers them: name the axis there and use TorchScript; or set its dim_param in a pass, "
-    "then=[FUNCTION], and allow this rule for the exporter's own file."
+    "pass, then=[FUNCTION], and allow this rule for the exporter's own file."
 )
 
 

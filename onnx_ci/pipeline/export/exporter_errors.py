@@ -169,9 +169,11 @@ def _fixed_size(message: str, model: RecipeModel) -> Finding | None:
     keys = ("".join(f"[{key!r}]" for key in path) for path, leaf in named if isinstance(leaf, torch.Tensor))
     inputs = dict(zip(keys, model.signature.input_names, strict=False))
 
+    def label_of(fixed: re.Match[str]) -> str | None:
+        return model.signature.axes.get(inputs.get(fixed["argument"]) or "", {}).get(int(fixed["axis"]))
+
     def axis_in(fixed: re.Match[str]) -> str:
-        name = inputs.get(fixed["argument"])
-        label = model.signature.axes.get(name or "", {}).get(int(fixed["axis"]))
+        name, label = inputs.get(fixed["argument"]), label_of(fixed)
         return f"{f'the axis {label!r}' if label else 'axis ' + fixed['axis']} of {name or fixed['argument']!r}"
 
     first = _FIXED.search(message)
@@ -187,6 +189,7 @@ def _fixed_size(message: str, model: RecipeModel) -> Finding | None:
         remedy=f"torch.export fixes {axis_in(first)} to {first['size']}: do not loop over it, take no int() of its size, and "
         "combine it with no tensor of a fixed size; or do not declare it dynamic.",
         source=line_that_fixes(model.fresh(), model.signature.dynamic_shapes, first["dimension"]),
+        details={"dynamic_axis": label_of(first)},
     )
 
 

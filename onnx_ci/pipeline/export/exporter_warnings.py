@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from onnx_ci.pipeline.inputs.branches import UntakenBranch
 from onnx_ci.pipeline.model.places import innermost, is_in_project, is_of_toolchain, source_line
 from onnx_ci.processes.capture import Notice
 from onnx_ci.results.records import Finding, Severity, SourceLine
-from onnx_ci.results.rules import finding
+from onnx_ci.results.rules import RULES, finding
 
 _WARNINGS = [
     {**entry, "pattern": re.compile(entry["pattern"], re.DOTALL), "severity": Severity(entry.get("severity", "note"))}
@@ -42,10 +43,29 @@ def judge_warnings(notices: Iterable[Notice], allowed: Sequence[str], *, trainin
         if entry.get("needs-line") and (not notice.filename or is_of_toolchain(notice.filename)):
             continue  # torch's own layers check their arguments so
         source = innermost(notice.stack or ([(notice.filename, notice.line)] if notice.filename else []))
-        remedy = None if source is not None else _WITHOUT_LINE
-        judged = finding("export-warning", message, severity=entry["severity"], source=source, remedy=remedy)
+        remedy = entry.get("remedy") or (None if source is not None else _WITHOUT_LINE)
+        details = {"explains": entry["explains"]} if "explains" in entry else {}
+        judged = finding("export-warning", message, severity=entry["severity"], source=source, remedy=remedy, details=details)
         findings.setdefault((meaning, source), judged)
     return list(findings.values())
+
+
+def explained(findings: Iterable[Finding], warnings: Sequence[Finding]) -> Iterator[Finding]:
+    """The findings; wrong numbers of which nothing else is known, with what the exporter has warned of and its remedy.
+
+    Args:
+        findings: what is wrong with a file.
+        warnings: what its exporter has warned of, as :func:`judge_warnings` gives it.
+    """
+    for each in findings:
+        nodes = [node for culprit in each.culprits for node in culprit.nodes]
+        of_nodes = (one for one in warnings if "explains" in one.details and (not nodes or one.details["explains"] in nodes[0]))
+        warning = next(of_nodes, None)
+        if warning is None or each.rule != "numeric-drift" or each.remedy != RULES[each.rule].remedy:
+            yield each
+        else:
+            message = f"{each.message}; the exporter has warned that, {warning.message.partition(':')[0]}"
+            yield replace(each, message=message, remedy=warning.remedy)
 
 
 # --- branches of which the file has one side only, and no probe takes the other one --------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +16,12 @@ import torch
 from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.onnx_model.precision import is_converted
 from onnx_ci.onnx_model.signature import Signature, read_model
+from onnx_ci.opsets import CUSTOM
 from onnx_ci.pipeline.compare.attribution import is_of_other_runtime
 from onnx_ci.pipeline.compare.equal_axes import EQUAL_AXES
 from onnx_ci.pipeline.compare.runtime_run import feeds_of, run_file
 from onnx_ci.pipeline.export.error_lines import line_of_node
-from onnx_ci.pipeline.inputs.probes import Probe, Probes
+from onnx_ci.pipeline.inputs.probes import InputStatus, Probe, Probes
 from onnx_ci.pipeline.locate.culprits import SourceSites, find_culprits, with_recipe
 from onnx_ci.pipeline.locate.export_questions import FAST_PATH, ExportQuestion, QuestionedModel
 from onnx_ci.pipeline.locate.frozen_lines import Replay
@@ -27,8 +29,11 @@ from onnx_ci.pipeline.locate.model_trace import TooLargeError, trace_model
 from onnx_ci.pipeline.locate.optimizer_passes import guilty_passes, is_of_optimizer, with_passes
 from onnx_ci.pipeline.locate.single_nodes import NodeRunner
 from onnx_ci.pipeline.model.call import input_tensors
+from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.recipe_model import CallSignature, RecipeModel
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
+from onnx_ci.pipeline.trace.recorder import Tracer
+from onnx_ci.pipeline.trace.trace import Operator
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import AXES_OF_ONE, Culprit, Finding, Frozen, FrozenKind, Severity, SourceLine
 from onnx_ci.text import listed
@@ -62,6 +67,10 @@ _IN_LAYER = (
     "another opset or exporter, as onnx-ci fix does."
 )
 _ABOUT_SIZES = ("baked-shape", "static-axis")
+_NOT_HANDED_ON = (
+    "Not tried: give dynamic_axes to torch.onnx.export in the export function. The file computes no size at all, as if the "
+    "function exported every axis as fixed."
+)
 _LARGER = "The example has size 1 along {}, which torch.export may take for a constant: try a larger one, as onnx-ci fix does. "
 _SOME_SIZES = " If only some sizes are meant, declare them in dynamic_sizes."
 _ONE_SIDE = "The file has only the side of the branch that the example takes: use torch.where"
@@ -114,6 +123,8 @@ def located(
     file_model, is_precise = read_model(path), probes.example.reference.eps <= torch.finfo(torch.float32).eps
     if isinstance(file_model, Finding) or not is_precise or model.recipe.nondeterministic or is_converted(file_model):
         return list(findings), ""
+    names = dict.fromkeys(filter(None, map(_output_of, findings)))
+    of_axes = {name: line for name in names if (line := _line_of_axes(name, signature, model, probes))}
     search = _Search(
         path=path,
         signature=signature,
@@ -122,8 +133,8 @@ def located(
         errors=[
             each
             for each in findings
-            if each.severity is Severity.ERROR and each.probe and each.rule != "static-axis"
-            if EQUAL_AXES not in each.details and not is_of_other_runtime(each)
+            if each.severity is Severity.ERROR and each.probe and "axis" not in each.details
+            if EQUAL_AXES not in each.details and not is_of_other_runtime(each) and _output_of(each) not in of_axes
         ],
         exporter=exporter,
         max_drift=max_drift,
@@ -152,6 +163,9 @@ def located(
         if twice and finding.rule == "baked-value":
             passed = listed(map(repr, twice))
             remedy = f"The args pass one tensor as {passed}, which torch.export takes as one input: pass x.clone()."
+        is_number = any(each.frozen is not None and each.frozen.kind is FrozenKind.NUMBER for each in finding.culprits)
+        if exporter == CUSTOM and finding.rule in _ABOUT_SIZES and is_number and "Shape" not in signature.operators:
+            remedy = _NOT_HANDED_ON
         if not ones or finding.rule not in _ABOUT_SIZES:
             return dataclasses.replace(finding, remedy=remedy)
         first = _LARGER.format(listed(map(repr, ones)))
@@ -160,12 +174,15 @@ def located(
     def with_places(finding: Finding) -> Finding:
         if finding.severity is not Severity.ERROR:
             return finding
+        if line_of_axes := of_axes.get(_output_of(finding) or ""):
+            return dataclasses.replace(finding, culprits=(line_of_axes[0],), remedy=line_of_axes[1])
         if finding.rule == "input-missing":
             missing = finding.details.get("missing", ())
             return with_remedy(dataclasses.replace(finding, culprits=search.of_missing_inputs(missing, warned)))
-        if finding.rule == "static-axis":  # the file is wrong at other sizes of that axis
-            computed = search.of_output(finding.output) if finding.probe else ()  # only what it declares is wrong
-            return with_remedy(dataclasses.replace(finding, culprits=computed or proven_by_output.get(finding.output, ())))
+        if "axis" in finding.details:  # the file is wrong at other sizes of that axis
+            computed = search.of_output(finding.output) if finding.probe and finding.output else ()  # only what it declares is
+            name = finding.output or finding.details.get("output")
+            return with_remedy(dataclasses.replace(finding, culprits=computed or proven_by_output.get(name, ())))
         if passes and is_of_optimizer(finding):
             return with_passes(finding, passes)
         question = questions.get((finding.probe, finding.output))
@@ -379,6 +396,44 @@ class _Search:
             timings={},
         )
         return bool(run.outputs) and not run.faults
+
+
+def _output_of(finding: Finding) -> str | None:
+    """The output whose shape an error is about."""
+    is_about_shape = finding.severity is Severity.ERROR and finding.rule in ("shape-mismatch", "baked-shape", "static-axis")
+    return (finding.output or finding.details.get("output")) if is_about_shape else None
+
+
+def _line_of_axes(name: str, signature: Signature, model: RecipeModel, probes: Probes) -> tuple[Culprit, str] | None:
+    """The line from which on an output has another number of axes on another input, and what to write there.
+
+    ``None`` if it has as many on each. A file has one number of axes.
+    """
+    position = next((number for number, value in enumerate(signature.outputs) if value.name == name), None)
+    legal = [each for each in probes.all if each.legality is InputStatus.LEGAL and each.follows is None]
+    by_rank = {} if position is None else {each.reference.own[position].dim(): each for each in reversed(legal)}
+    if len(by_rank) < 2:
+        return None
+    tracer = Tracer(Copies(model.pristine, model.fresh))
+    traces = [tracer.trace(each.inputs) for each in itertools.islice(by_rank.values(), 2)]
+    for both in zip(*(trace.of_kind(Operator) for trace in traces), strict=False):
+        first, other = both
+        if first.name != other.name or len(first.results) != len(other.results):
+            return None  # what follows cannot be compared
+        pairs = [*zip(traces, both, strict=True)]
+        if len({tuple(len(trace.values[each].shape) for each in operator.results) for trace, operator in pairs}) > 1:
+            culprit = Culprit(nodes=(), operators=(), module=first.place.module, source=first.place.source)
+            if first.name != "squeeze":
+                return culprit, _OTHER_AXES
+            sizes = zip(*(trace.values[operator.operands[0]].shape for trace, operator in pairs), strict=True)
+            ones = [] if "dim" in first.arguments else [axis for axis, of_both in enumerate(sizes) if {*of_both} == {1}]
+            shown = ones[0] if len(ones) == 1 else tuple(ones)
+            return culprit, _SQUEEZED + (f"Write squeeze({shown}) there." if ones else "Leave it out.")
+    return None
+
+
+_SQUEEZED = "squeeze() also removes an axis of a size that varies, where that is 1, and a file has one number of axes. "
+_OTHER_AXES = "A file has one number of axes: let the output have as many whatever the sizes of the inputs are."
 
 
 def _passed_twice(input_names: Sequence[str | None], tensors: Sequence[torch.Tensor]) -> tuple[str, ...]:

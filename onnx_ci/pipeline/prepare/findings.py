@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,6 +30,7 @@ from onnx_ci.pipeline.model.module import unlike_others
 from onnx_ci.pipeline.model.tensors import Outputs, dtype_name, has_noise, largest_value
 from onnx_ci.pipeline.prepare.observability import Observability
 from onnx_ci.pipeline.prepare.state_lines import lines_that_draw
+from onnx_ci.pipeline.prepare.written_sizes import WrittenSize
 from onnx_ci.pipeline.trace.recorder import MOST_EVENTS
 from onnx_ci.pipeline.trace.trace import Trace, UnseenRead
 from onnx_ci.results.records import Finding, Severity, SourceLine
@@ -141,17 +145,21 @@ def _misordered_names(call: Call, result: Any, recipe: Recipe) -> Iterator[Findi
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
 
+Written = Callable[[str], tuple[WrittenSize, ...]]
+"""From the name of an axis to the numbers in the model that should be its size."""
+
+
 def output_size_findings(
-    recipe: Recipe, resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes
+    recipe: Recipe, resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes, written: Written
 ) -> Iterator[Finding]:
     """Findings about the declared axes of outputs, but for those of which no other size was tested."""
     untested = {name for name, _ in resized.untested(probes, axes.inputs)}
-    yield from (each for label, each in _constant_axes(recipe, probes, axes.labels) if label not in untested)
+    yield from (each for label, each in _constant_axes(recipe, probes, axes, written) if label not in untested)
     yield from _wrong_expressions(recipe, probes, axes)
 
 
 def untested_axes(
-    resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes, rejections: Mapping[str, str]
+    resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes, rejections: Mapping[str, str], written: Written
 ) -> Iterator[Finding]:
     """Axes of inputs that are declared dynamic but have the same size on every input.
 
@@ -166,12 +174,26 @@ def untested_axes(
         names = [name for name in (f"{label}={size}" for size in reversed(sizes)) if name in rejections]
         message += "".join(f"; on {name!r}, {rejections[name]}" for name in names[:1])
         remedy = (
-            "If a size is written into the model there, take it from the input: x.shape[0] instead of a number. If the model "
-            f"accepts only some sizes, name one, dynamic_sizes={{{label!r}: SIZE}}, or their divisor, "
+            f"If the model accepts only some sizes, name one, dynamic_sizes={{{label!r}: SIZE}}, or their divisor, "
             f"dynamic_sizes={{{label!r}: onnx_ci.multiple_of(NUMBER)}}. If the size follows from another axis, name the axis "
             "by that, such as 'past + 1'. If the model accepts no other size, do not declare the axis dynamic."
         )
-        yield finding("vacuous", message, remedy=remedy)
+        untested = finding("vacuous", message, remedy=remedy, details={"dynamic_axis": label})
+        yield _with_written(untested, written(label), label)
+
+
+def _with_written(finding: Finding, sizes: Sequence[WrittenSize], label: str) -> Finding:
+    """A finding about an axis; if the model has a number in place of its size, with the line and what to write there."""
+    if not sizes:
+        return finding
+    changes = []
+    for each in sizes:
+        number = "" if re.search(rf"\b{each.number}\b", each.source.text) else "what is "
+        place = "there" if each.function.startswith("__") else f"in {each.function}()"
+        line = "" if each.source == sizes[0].source else f" at {each.source}"
+        changes.append(f"{each.instead or f'the size of {label!r}'} instead of {number}{each.number} {place}{line}")
+    remedy = f"Write {listed(changes)}."
+    return replace(finding, source=sizes[0].source, remedy=remedy)
 
 
 def undeclared_relations(resized: ResizedProbes, axes: DeclaredAxes) -> Iterator[Finding]:
@@ -209,21 +231,31 @@ def _wrong_expressions(recipe: Recipe, probes: Sequence[Probe], axes: DeclaredAx
 
 
 def _constant_axes(
-    recipe: Recipe, probes: Sequence[Probe], axes: Mapping[str, Mapping[int, str]]
+    recipe: Recipe, probes: Sequence[Probe], axes: DeclaredAxes, written: Written
 ) -> Iterator[tuple[str, Finding]]:
     """Axes of outputs that are declared dynamic but have the same size on every input on which a wrong one is an error.
 
     Each is a finding with the declared name of the axis.
     """
-    legal = [probe.reference.own for probe in probes if probe.legality is InputStatus.LEGAL]
+    legal = [probe for probe in probes if probe.legality is InputStatus.LEGAL]
     for position, name in enumerate(recipe.output_names[: len(probes[0].reference.own)]):
-        for axis, label in axes.get(name, {}).items():
-            sizes = {outputs[position].shape[axis] for outputs in legal}
+        shapes = [probe.reference.own[position].shape for probe in legal]
+        sizes_of_inputs = [axes.inputs.sizes_in(probe.inputs) for probe in legal]
+        for axis, label in axes.labels.get(name, {}).items():
+            sizes = {shape[axis : axis + 1] for shape in shapes}
             if len(sizes) == 1:
                 where = f"axis {axis} of output {name!r}"
-                message = f"{where} is declared dynamic as {label!r}, but has size {sizes.pop()} on every input"
-                remedy = "Do not declare the axis dynamic, or declare the input's axis that determines its size."
-                yield label, finding("vacuous", message, remedy=remedy, output=name, details={"axis": axis})
+                message = f"{where} is declared dynamic as {label!r}, but has size {sizes.pop()[0]} on every input"
+                remedy = f"Leave axis {axis} out of dynamic_axes[{name!r}], or give an input on which it has another size."
+                if label in sizes_of_inputs[0]:
+                    pairs = [*zip(shapes, (each[label] for each in sizes_of_inputs), strict=True)]
+                    follows = (
+                        other for other in range(len(shapes[0])) if all(size in each[other:][:1] for each, size in pairs)
+                    )
+                    remedy = f"Leave axis {axis} out of dynamic_axes[{name!r}]: its size does not follow that of {label!r}"
+                    remedy += "".join(f", but that of axis {other} does" for other in itertools.islice(follows, 1)) + "."
+                constant = finding("vacuous", message, remedy=remedy, output=name, details={"axis": axis})
+                yield label, _with_written(constant, written(label), label)
 
 
 # --- the trace --------------------------------------------------------------------------------------------------------
@@ -255,10 +287,15 @@ def unseen_reads(trace: Trace) -> Iterator[Finding]:
 # --- precision --------------------------------------------------------------------------------------------------------
 
 
+_ROUNDED = (
+    "If that is rounding, give rtol or atol, or an example on which it is less{}. If forward does something else in float64, "
+    "let it do the same."
+)
+_DIFFERS = "The model returns other outputs on each run, which is not rounding: make an input of what changes."
 _DRAWN = "The line draws random numbers, and draws different ones in float64 and in the file: make them a buffer or an input."
 
 
-def noisy_outputs(limit: DriftLimit, probes: Sequence[Probe], trace: Trace) -> Iterator[Finding]:
+def noisy_outputs(limit: DriftLimit, probes: Sequence[Probe], trace: Trace, *, repeats: bool) -> Iterator[Finding]:
     """Outputs whose noise affects more than half of their digits: almost any file would pass a comparison by drift.
 
     A model that seeds itself returns the same on each run, but torch draws other numbers in float64.
@@ -267,6 +304,7 @@ def noisy_outputs(limit: DriftLimit, probes: Sequence[Probe], trace: Trace) -> I
 
     Args:
         trace: a run on the example.
+        repeats: whether the model returns the same on each run.
     """
     if limit.has_tolerance:
         return
@@ -278,10 +316,7 @@ def noisy_outputs(limit: DriftLimit, probes: Sequence[Probe], trace: Trace) -> I
             output, noise = noisy.reference.own[position], noisy.reference.noise[position]
             largest = largest_value(output)
             drawing = lines_that_draw(trace)
-            remedy = (
-                "An ill-conditioned model needs rtol or atol, or an example on which it is better conditioned"
-                f"{', or fewer steps' if noisy.fed else ''}."
-            )
+            remedy = _ROUNDED.format(", or fewer steps" if noisy.fed else "") if repeats else _DIFFERS
             yield finding(
                 "vacuous",
                 f"output {position} of the model differs by {noise:.2g} between {dtype_name(output)} and float64, and its "

@@ -76,6 +76,7 @@ from onnx_ci.pipeline.prepare.side_effects import (
     find_side_effects,
     is_same_watched,
 )
+from onnx_ci.pipeline.prepare.written_sizes import find_written_sizes
 from onnx_ci.pipeline.reference.random_samples import random_reference
 from onnx_ci.pipeline.reference.reference import make_reference
 from onnx_ci.pipeline.reference.runtime_rounding import with_runtime_rounding
@@ -385,16 +386,19 @@ def _probes(
             # A recipe that allows the rule states that no input takes the other side.
             branches = finder.find(probes, search="untaken-branch" not in task.allow)
             probes += branches.probes
+    repeats = not any(each.rule == "nondeterministic" for each in effects.findings)
+    noisy = noisy_outputs(task.max_drift, probes, trace, repeats=repeats)
+    written = find_written_sizes(copies, recipe, axes, first.example, of_call.resized.tried)
     findings = [
         *kept_sizes,
         *of_steps,
-        *untested_axes(of_call.resized, probes, axes, prober.rejections),
+        *untested_axes(of_call.resized, probes, axes, prober.rejections, written),
         *undeclared_relations(of_call.resized, axes),
         *not_recorded(trace),
         *unseen_reads(trace),
-        *(as_of_ties(each, copies.fresh) for each in noisy_outputs(task.max_drift, probes, trace)),
+        *(as_of_ties(each, copies.fresh) for each in noisy),
         *without_float64(probes),
-        *(() if task.is_quick else output_size_findings(recipe, of_call.resized, probes, axes)),
+        *(() if task.is_quick else output_size_findings(recipe, of_call.resized, probes, axes, written)),
     ]
 
     def one_kind_probes() -> tuple[Probe, ...]:

@@ -66,6 +66,13 @@ def test_a_wrong_axis_is_a_cause_of_its_own_unless_a_random_model_returns_other_
     assert causes == ({"nondeterministic": 2, "static-axis": 0} if other_sizes else {"nondeterministic": 0, **wrong_axes})
 
 
+def test_what_torch_export_fixes_has_the_cause_of_the_axis_that_was_not_tested():
+    untested = finding("vacuous", "the model rejects all", details={"dynamic_axis": "batch"})
+    refused = finding("export-error", "static size of 2", details={"dynamic_axis": "batch"})
+    other = finding("export-error", "static size of 3", details={"dynamic_axis": "time"})
+    assert [len(each.consequences) for each in causes_of([untested, refused, other])] == [1, 0]
+
+
 def broken(*findings, **changes):
     return CellResult(cell=cell(**changes), status=Status.FAILED, findings=findings)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ import onnx_ci
 from onnx_ci.pipeline.model.call import Call, PrepareError
 from onnx_ci.pipeline.model.copies import copied_call
 from onnx_ci.pipeline.prepare.prepare import prepare
+from onnx_ci.results.records import Severity
 
 
 class Net(torch.nn.Module):
@@ -201,6 +203,15 @@ def test_noise_of_numbers_that_the_model_draws_under_its_own_seed_is_no_bad_cond
     assert (found.rule, found.source.text) == ("vacuous", "return x + torch.randn_like(x)  # other numbers in float64")
     assert "a buffer or an input" in found.remedy
     assert "rtol" not in found.remedy
+
+
+def test_what_a_clock_changes_is_neither_rounding_nor_the_order_of_equal_values():
+    def forward(x):
+        return x + time.perf_counter() * 1e3 % 7
+
+    findings = [each for each in make(Net(forward), (torch.rand(4, 8),)).findings if each.severity is Severity.ERROR]
+    assert findings[0].rule == "nondeterministic"
+    assert not [each for each in findings if "rtol" in each.remedy or "equal values" in each.message]
 
 
 def test_a_dynamic_axis_of_an_output_that_only_degenerate_inputs_move_is_vacuous():
