@@ -225,7 +225,7 @@ class _Cell:
         if exported.artifact is None or self.task.passes:
             return exported.artifact and self._judge_after_passes(exported.artifact, trial)
         with skeleton(path) as readable:
-            trial.add(self._judged(JudgedFile(path=readable, complete=path), prepared, trial))
+            trial.add(self._judged(JudgedFile(path=readable, complete=path), prepared, trial, is_export=True))
         is_usual = prepared.model.has_probe_weights and not wrong_numbers(trial.findings)  # no other file is compared with it
         if self.task.cell.exporter == CUSTOM and trial.outputs and not is_usual:
             trial.written_weights = _digest(path)
@@ -250,8 +250,12 @@ class _Cell:
         trial.add(with_pass_at_fault(judgement, files[:-1], self.task, trial.prepared, self.context.shared, runtimes))
         return files[-1]
 
-    def _judged(self, file: JudgedFile, prepared: Prepared, trial: Trial) -> Judgement:
-        """What is known about the file of a trial, with where a fault begins. Writes the inputs on which the file fails."""
+    def _judged(self, file: JudgedFile, prepared: Prepared, trial: Trial, *, is_export: bool = False) -> Judgement:
+        """What is known about the file of a trial, with where a fault begins. Writes the inputs on which the file fails.
+
+        Args:
+            is_export: whether the file is what the exporter has just written, so that its options may be the remedy.
+        """
         task, timings = self.task, self.evidence.timings
         shipped = self.context.shared.shipped_reference(task, prepared, timings)
         judgement = judge(file, task, shipped, self.context.runtimes_of(task), timings)
@@ -271,7 +275,8 @@ class _Cell:
                     seconds=self._seconds_to_locate(),
                     warned=warned,
                 )
-                findings = self._repaired(findings, prepared, shipped) if CLOCK.thread_time() < deadline else findings
+                if is_export and CLOCK.thread_time() < deadline:
+                    findings = self._repaired(findings, prepared, shipped)
             of_contract = len(judgement.contract)
             contract, numbers = tuple(findings[:of_contract]), tuple(explained(findings[of_contract:], trial.findings))
             judgement = replace(judgement, contract=contract, numbers=numbers, log=log)
@@ -291,7 +296,7 @@ class _Cell:
         """
         wrong = [each for each in findings if each.rule in _WRONG_NUMBERS and not any(one.frozen for one in each.culprits)]
         options, recipe = _OPTIONS.get(self.task.cell.exporter, {}), prepared.model.recipe
-        if not wrong or options.items() <= recipe.export_options.items() or self.task.passes:
+        if not wrong or options.items() <= recipe.export_options.items():
             return [*findings]
         model = replace(prepared.model, recipe=replace(recipe, export_options={**recipe.export_options, **options}))
         with scratch_folder() as scratch:

@@ -7,8 +7,6 @@ import importlib.util
 import platform
 from collections.abc import Mapping, Sequence
 
-from packaging.requirements import Requirement
-
 from onnx_ci.errors import EnvironmentLacksError
 from onnx_ci.plugins import RUNTIMES, plugin_versions, version_in_name
 
@@ -65,6 +63,8 @@ def lacking(distribution: str) -> tuple[str, str] | None:
     """What of a package, or of what it requires, is not installed, and the remedy; ``None`` if all of it is."""
     if (version := version_of(distribution)) is None:
         return f"{distribution} is not installed", f"pip install {distribution}"
+    from packaging.requirements import Requirement  # a report is merged where nothing is installed
+
     for requirement in map(Requirement, importlib.metadata.requires(distribution) or ()):
         installed, needed = version_of(requirement.name), f"{requirement.name}{requirement.specifier}"
         applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})

@@ -15,7 +15,7 @@ import torch
 from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.onnx_model.precision import PRECISIONS
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, EXTREME_TOLERANCE, InputStatus, Probe
-from onnx_ci.pipeline.model.tensors import blocks, dtype_name, has_noise, index_at, is_all_finite, is_float8
+from onnx_ci.pipeline.model.tensors import blocks, dtype_name, has_noise, index_at, is_all_finite, is_finite, is_float8
 from onnx_ci.pipeline.reference import runtime_rounding
 from onnx_ci.pipeline.reference.reference import spread
 from onnx_ci.results.records import Finding, OutputDrift, Severity, Similarity
@@ -168,7 +168,7 @@ class _Output:
 
     @functools.cached_property
     def comparable(self) -> torch.Tensor:
-        return torch.isfinite(self.own.double()) & torch.isfinite(self.exact) & self.stable
+        return is_finite(self.own) & is_finite(self.exact) & self.stable
 
     @functools.cached_property
     def judged(self) -> torch.Tensor:

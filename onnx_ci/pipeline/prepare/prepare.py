@@ -286,16 +286,15 @@ def _first_run(copies: Copies, tracer: Tracer, task: CellTask, timings: dict[str
                 cpu_outputs = run(copies.on_cpu())
         copies.try_on_cpu_first = cpu_outputs is not None
     effects = SideEffects()
-    if not recipe.nondeterministic:
+    if not (recipe.nondeterministic or task.is_quick):
         with timed("side-effects", timings):
-            if not task.is_quick:
-                effects = find_side_effects(copies, tracer, on_cpu(tensors), outputs, training=recipe.training)
+            effects = find_side_effects(copies, tracer, on_cpu(tensors), outputs, training=recipe.training)
             if effects.can_share:  # all further runs share one copy
                 copies.share()
-            copies.is_watchable = effects.is_exact or is_same_watched(copies, outputs)
-            if not copies.is_watchable:
-                copies.convert_at_once()  # on use, weights are converted by an intervention
     with timed("reference", timings):
+        if not (recipe.nondeterministic or effects.is_exact or is_same_watched(copies, outputs)):
+            copies.is_watchable = False
+            copies.convert_at_once()  # on use, weights are converted by an intervention
         reference = random_reference(copies, outputs) if recipe.nondeterministic else make_reference(copies, outputs)
         as_runtimes = functools.cache(functools.partial(with_runtime_rounding, copies, reference))
         refinements = () if recipe.nondeterministic else (as_runtimes,)
