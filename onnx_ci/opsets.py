@@ -8,10 +8,13 @@ to :data:`OPEN_END`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 OF_TORCH = ("torchscript", "dynamo")
 """The two exporters behind ``torch.onnx.export``: ``dynamo=False`` and ``dynamo=True``."""
+
+UNOPTIMIZED: Mapping[str, Mapping[str, bool]] = {"torchscript": {"do_constant_folding": False}, "dynamo": {"optimize": False}}
+"""The option that makes each of them write the graph as it was captured."""
 
 CUSTOM = "custom"
 """The exporter that is a recipe's own function, ``@recipe(export=...)``. A recipe without one has no such cells."""

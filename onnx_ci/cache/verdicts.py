@@ -2,8 +2,8 @@
 
 The evidence about a cell is kept with all on which it depends: a snapshot, which counts for every recipe, and what the cell's
 processes saw beyond it. It is shown again while both are the same. Once a day, a kept verdict is judged again; if it differs,
-all kept ones are discarded. Recipes that are objects of the caller are never kept, because nobody knows what the caller's
-process has done to them. Entries are data from outside: each is validated completely before it is believed.
+all kept ones are discarded. Nothing is kept about recipes that a caller passes as objects, because its process may have changed
+them. Entries are data from outside: each is validated completely before it is believed.
 """
 
 from __future__ import annotations

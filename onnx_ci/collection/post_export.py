@@ -128,11 +128,11 @@ def _function(function: Callable[..., Any], name: str | None, lossy: LossyType |
         raise RecipeError(f"the name {name!r} is taken: give the pass another one, onnx_ci.graph_pass(function, name=...)")
     if lossy not in (None, "float16", "int8"):
         raise RecipeError(f"lossy must be 'float16' or 'int8', not {lossy!r}")
+    feeds = None
     with contextlib.suppress(TypeError, ValueError):  # a function of C may have no signature
         feeds = inspect.signature(function).parameters.get("feeds")
-        is_static = lossy == "int8" and feeds is not None and feeds.default is feeds.empty
-        return GraphPass(name=name, transform=function, lossy=lossy, is_static=is_static)
-    return GraphPass(name=name, transform=function, lossy=lossy)
+    is_static = lossy == "int8" and feeds is not None and feeds.default is feeds.empty
+    return GraphPass(name=name, transform=function, lossy=lossy, is_static=is_static)
 
 
 def passes_of(value: Any) -> tuple[GraphPass, ...]:

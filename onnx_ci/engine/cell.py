@@ -15,20 +15,19 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from onnx_ci.engine.events import Emit, SearchEnded, SearchStarted, to_nobody
 from onnx_ci.engine.evidence import Evidence, Trial
 from onnx_ci.engine.pass_at_fault import with_chain, with_pass_at_fault
 from onnx_ci.engine.shared import Shared
-from onnx_ci.engine.weights import disagreements, first_weights, recipes_to_export, wrong_numbers
+from onnx_ci.engine.weights import OF_VALUES, disagreements, first_weights, recipes_to_export, wrong_numbers
 from onnx_ci.errors import EnvironmentLacksError, describe_exception, disk_error, first_line, open_files_error
 from onnx_ci.matrix.plan import CellTask
 from onnx_ci.onnx_model.files import files_in
 from onnx_ci.onnx_model.signature import PROBE_SUFFIX, mark_probe_weights
 from onnx_ci.onnx_model.weightless import skeleton
 from onnx_ci.onnx_model.weights import stored_weights
-from onnx_ci.opsets import CUSTOM
+from onnx_ci.opsets import CUSTOM, UNOPTIMIZED
 from onnx_ci.pipeline.compare.converted import at_precision_of_file
 from onnx_ci.pipeline.compare.runtime_run import save_failing
 from onnx_ci.pipeline.export.exporter import Artifact, export, file_name, move, remove_kept
@@ -262,7 +261,8 @@ class _Cell:
         if judgement.signature is not None and not task.is_lossy and self._is_to_be_located(judgement.findings):
             findings, log = [*judgement.findings], ""
             warned = {each.source for each in trial.findings if each.rule == "export-warning" and each.source is not None}
-            deadline = CLOCK.thread_time() + self._seconds_to_locate()
+            seconds = self._seconds_to_locate()
+            deadline = CLOCK.thread_time() + seconds
             with self._searching(self.evidence.with_judgement(trial, judgement), trial):
                 findings, log = located(
                     judgement.findings,
@@ -272,7 +272,7 @@ class _Cell:
                     judgement.probes,
                     exporter=task.cell.exporter,
                     max_drift=task.drift_limit,
-                    seconds=self._seconds_to_locate(),
+                    seconds=seconds,
                     warned=warned,
                 )
                 if is_export and CLOCK.thread_time() < deadline:
@@ -294,8 +294,8 @@ class _Cell:
 
         Those of frozen lines are not tried: no option brings back what tracing has lost.
         """
-        wrong = [each for each in findings if each.rule in _WRONG_NUMBERS and not any(one.frozen for one in each.culprits)]
-        options, recipe = _OPTIONS.get(self.task.cell.exporter, {}), prepared.model.recipe
+        wrong = [each for each in findings if each.rule in OF_VALUES and not any(one.frozen for one in each.culprits)]
+        options, recipe = UNOPTIMIZED.get(self.task.cell.exporter, {}), prepared.model.recipe
         if not wrong or options.items() <= recipe.export_options.items():
             return [*findings]
         model = replace(prepared.model, recipe=replace(recipe, export_options={**recipe.export_options, **options}))
@@ -335,11 +335,6 @@ class _Cell:
                 yield
             except Exception:
                 trial.logs.append(traceback.format_exc())
-
-
-_OPTIONS: Mapping[str, Mapping[str, Any]] = {"dynamo": {"optimize": False}, "torchscript": {"do_constant_folding": False}}
-"""What each exporter can be told not to do with a graph that it has."""
-_WRONG_NUMBERS = frozenset({"numeric-drift", "baked-value", "nonfinite-mismatch"})
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

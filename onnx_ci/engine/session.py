@@ -190,7 +190,9 @@ class Session:
         if self._is_reporting:
             self.baselines.open(dict.fromkeys(cell.recipe for cell in cells))
         if self._is_reporting and self._journal is None and self.settings.report is not None:
-            self._journal = Journal(self.settings.report, revision=self._revision, environment=versions(), settings=self._shown)
+            self._journal = Journal(
+                self.settings.report, revision=self._revision, environment=self._environment, settings=self._shown
+            )
             entries: tuple[Problem | Exclusion, ...] = (*self._problems, *self._exclusions)
             for entry in entries:
                 self._journal.add(entry, self._seconds)
@@ -215,6 +217,10 @@ class Session:
                 so_far[entry] = None
                 if self._journal is not None:
                     self._journal.add(entry, self._seconds)
+
+    @functools.cached_property
+    def _environment(self) -> Mapping[str, str]:
+        return versions()
 
     @property
     def _seconds(self) -> float:
@@ -342,7 +348,7 @@ class Session:
             return self._report
         return RunReport(
             revision=self._revision,
-            environment=versions(),
+            environment=self._environment,
             settings=self._shown,
             cells=self.results,
             problems=tuple(self._problems),

@@ -18,7 +18,9 @@ from onnx_ci.results.rules import finding
 from onnx_ci.results.verdict import broken_rules
 from onnx_ci.text import listed
 
-_NUMBERS = frozenset({"numeric-drift", "baked-value", "nonfinite-mismatch", "runtime-disagreement"})
+OF_VALUES = frozenset({"numeric-drift", "baked-value", "nonfinite-mismatch"})
+"""Rules about the values of a file."""
+_NUMBERS = OF_VALUES | {"runtime-disagreement"}
 """Rules about values, which weights may hide or show."""
 _HIDDEN = (
     "Both files have the same graph. Either it has a fault that the model's own weights hide, or a runtime is inaccurate for "

@@ -28,7 +28,7 @@ class Rule:
     is_about_expectations: bool = False
     """Whether the rule is about a recipe's expectations. The verdict itself reports it."""
     is_detail: bool = False
-    """Whether its notes on cells that pass are shown with -v alone, because nobody needs to act on them."""
+    """Whether its notes on cells that pass are shown only with -v: they ask for no action."""
 
     @property
     def can_be_expected(self) -> bool:

@@ -45,8 +45,9 @@ def at_precision_of_file(model: RecipeModel, probes: Probes, path: Path, scratch
 
     def at_precision(probe: Probe) -> Reference:
         like = probe.reference
-        moved = functools.partial(perturbed_runs, is_watchable=model.is_watchable)
-        runs = moved(lambda: with_inputs(model.fresh(), probe.inputs), like.own, precision)
+        runs = perturbed_runs(
+            lambda: with_inputs(model.fresh(), probe.inputs), like.own, precision, is_watchable=model.is_watchable
+        )
         if not precision.is_uniform:
             return lowered_reference(like, runs, precision)
         feeds = feeds_of(signature, model.weights, probe)

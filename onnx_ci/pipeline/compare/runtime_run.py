@@ -302,7 +302,8 @@ def never_compared(
 def too_noisy(outputs: Sequence[OutputDrift]) -> Iterator[Finding]:
     """A note about each output that is too noisy on some inputs: they prove nothing about it.
 
-    Nobody can do anything about inputs on which it is as small as the noise of the example, or about extreme ones.
+    Left out are extreme inputs, and those on which the output is about as small as the example's noise: no declaration helps
+    there.
     """
     noisy: dict[str, dict[str, OutputDrift]] = {}
     usual = {each.name: each for each in outputs if each.probe == EXAMPLE}

@@ -287,7 +287,7 @@ _FIXED_BY_EXPORTER = (
 _UNDECLARED = (
     "The file computes other sizes; the exporter has only declared a fixed one. TorchScript declares the axes of outputs that "
     "dynamic_axes names, and dynamo infers them: name the axis there and use TorchScript; or set its dim_param in a pass, "
-    "pass, then=[FUNCTION], and allow this rule for the exporter's own file."
+    "then=[FUNCTION], and allow this rule for the exporter's own file."
 )
 
 

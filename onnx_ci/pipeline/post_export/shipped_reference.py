@@ -215,7 +215,7 @@ class _Simulator:
     def _with_noise(self, probe: Probe) -> Probe:
         """The probe with the noise of one simulation, and with a refinement by several more for a file that fails."""
         nearest = self._simulated(probe, None)
-        # What a model computes otherwise where it is watched, as torch's encoder layers do, is no rounding.
+        # Torch's encoder layers, for example, compute something else while they are watched. That is not rounding.
         watching = () if self._copies.is_watchable else (lambda _: Intervention(),)
         unrounded = self._run(probe, *watching) if probe.follows is None else None
         pairs = zip(nearest or probe.reference.exact, probe.reference.exact, strict=True)

@@ -7,7 +7,6 @@ absolute tolerance would prove nothing. For a model that cannot run in float64, 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -293,8 +292,9 @@ def with_perturbation(copies: Copies, like: Reference, inputs: Sequence[torch.Te
     The rounding of an ill-conditioned model is one draw from a wide distribution, and that of a runtime is another one. The
     inputs are not perturbed, because special values are meant exactly: half of the ties that are rounded would jump.
     """
-    moved = functools.partial(perturbed_runs, weights_only=True, is_watchable=copies.is_watchable)
-    runs = moved(lambda: with_inputs(copies.fresh(), inputs), like.own)
+    runs = perturbed_runs(
+        lambda: with_inputs(copies.fresh(), inputs), like.own, weights_only=True, is_watchable=copies.is_watchable
+    )
     return with_noise_of(like, runs, "perturbation")
 
 

@@ -55,7 +55,7 @@ def with_runtime_rounding(copies: Copies, like: Reference, inputs: Sequence[torc
         outputs = run_within(copies, like.own, inputs, within, like.decisions)
         if outputs is None or not modes[-1].has_rounded:
             return like
-        # What a model computes otherwise in small operators, or where these are watched, is no rounding.
+        # A model may compute something else in small operators, or while these are watched. That is not rounding.
         unrounded = run_within(copies, like.own, inputs, lambda _: Intervention(), like.decisions)
     return with_noise_of(like, [outputs], METHOD, unrounded=unrounded)
 

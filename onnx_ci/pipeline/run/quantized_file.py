@@ -171,9 +171,10 @@ class ScaleFit:
 
     @property
     def times_too_large(self) -> float:
-        """How many times larger the scale is than the values need; 0 for zeros. Where eight bits are used, more are no loss.
+        """How many times larger the scale is than the values need for eight bits; 0 for zeros.
 
-        Some schemes round scales up to powers of two. Others have no zero point, or seven bits, and use a half of the integers.
+        A scale that is a power of two may have been rounded up, so half of it counts. A scheme without a zero point, or with
+        seven bits, uses half of the integers, so 2 is usual.
         """
         rounding = 2 if math.frexp(self.activation.scale)[0] == 0.5 else 1
         return min(self.activation.levels, 255) / (self.steps * rounding) if self.steps else 0.0

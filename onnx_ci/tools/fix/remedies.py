@@ -10,7 +10,7 @@ from typing import Any
 
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.matrix.plan import CellSpec
-from onnx_ci.opsets import FIRST_DYNAMO_OPSET, OF_TORCH
+from onnx_ci.opsets import FIRST_DYNAMO_OPSET, OF_TORCH, UNOPTIMIZED
 from onnx_ci.text import listed
 
 _LOWEST_OPSET = 7
@@ -72,8 +72,8 @@ def same_export(spec: CellSpec, axes_of_one: Sequence[str] = ()) -> list[Remedy]
     """
     words = f"an example larger than 1 along {listed(map(repr, axes_of_one))}"
     larger = [Remedy(words=words, has_larger_example=True)] if axes_of_one else []
-    option = {"torchscript": "do_constant_folding", "dynamo": "optimize"}.get(spec.cell.exporter)
-    return [*larger, *([Remedy(words=f"{option}=False", options={option: False})] if option else [])]
+    options = UNOPTIMIZED.get(spec.cell.exporter, {})
+    return [*larger, *(Remedy(words=f"{name}={value}", options={name: value}) for name, value in options.items())]
 
 
 def other_exports(spec: CellSpec, newest_opset: int) -> list[Remedy]:

@@ -95,7 +95,7 @@ def without_unused(before: str, after: str) -> str:
 
 
 def _is_replaced(module: ast.Module, statement: ast.stmt, name: str) -> bool:
-    """Whether the next statement that has a name assigns it anew, without a look at its value."""
+    """Whether the next statement that mentions a name assigns it without reading it."""
     following = _following(module, statement)
     while following is not None:
         uses = [each for each in ast.walk(following) if isinstance(each, ast.Name) and each.id == name]

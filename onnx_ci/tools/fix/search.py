@@ -85,7 +85,7 @@ class Search:
         """A change of code without what nothing uses after it, if there is such code."""
         texts = {file: without_unused(text_of(Path(file)), text) for file, text in change.texts.items()}
         if texts != change.texts:
-            words = f"{change.words}, and removes what is no longer used"
+            words = f"{change.words}, and without the code that is unused then"
             yield from self._try_all([dataclasses.replace(change, words=words, texts=texts)])
 
     def of_another_export(self) -> Iterator[Attempt]:
@@ -129,13 +129,8 @@ class Search:
         quick = dataclasses.replace(settings, locate=False)
         # After a change of code, the model is prepared with and without it, and the file is judged against both.
         limits = Limits.of(self._spec).times(2)
-        works = {
-            place: (
-                self._spec.cell.recipe,
-                functools.partial(try_remedy, remedy, self._spec, settings if remedy.texts else quick),
-            )
-            for place, remedy in enumerate(remedies)
-        }
+        tries = [functools.partial(try_remedy, each, self._spec, settings if each.texts else quick) for each in remedies]
+        works = {place: (self._spec.cell.recipe, each) for place, each in enumerate(tries)}
         results: dict[int, CellResult] = {}
         shown = 0
         for place, event in self._recipes.run_all(works, limits, jobs=self._jobs):

@@ -16,7 +16,7 @@ COMMANDS = [
     "run --opsets=13 --report=r.json --artifacts=kept",
     "list",
     "show right::opset13-cpu",
-    "check kept/right/opset13-cpu.onnx",
+    "verify kept/right/opset13-cpu.onnx",
     "compare kept/right/opset13-cpu.onnx kept/right/opset13-cpu.onnx",
     "verify kept/right/opset13-cpu.onnx --recipe=right",
     "why right::opset13-cpu",
