@@ -95,12 +95,6 @@ class InputAxes:
             tensors[place.index] = resized(tensor, place.axis, size)
         return tensors
 
-    def has_other_sizes(self, name: str, size: int) -> bool:
-        """Whether a variable can have another size than ``size``."""
-        declared = self.declared.get(name)
-        sizes = declared if isinstance(declared, tuple) else self.permitted(name)[:2]
-        return any(each != size for each in sizes)
-
     def permitted(self, name: str) -> range:
         """The sizes that a variable can have, if they are not listed one by one."""
         declared = self.declared.get(name)
@@ -249,7 +243,8 @@ def _check_sizes(axes: DeclaredAxes, recipe: Recipe, inputs: Sequence[torch.Tens
             message = f"dynamic_sizes declares multiples of {declared.number} for {label!r}, but the example has {sizes[label]}"
             raise recipe_error(message, "Correct the number, or choose an example whose size is such a multiple.")
     for label, size in sizes.items():
-        if not axes.inputs.has_other_sizes(label, size):
+        one_by_one = recipe.dynamic_sizes.get(label)
+        if all(each == size for each in (one_by_one if isinstance(one_by_one, tuple) else axes.inputs.permitted(label)[:2])):
             keyword = "dynamic_sizes" if label in recipe.dynamic_sizes else "its Dim"
             message = f"{keyword} gives no size for {label!r} other than the example's, {size}"
             raise PrepareError(finding("vacuous", message, remedy="Name a size that differs from the example's."))

@@ -119,7 +119,7 @@ class InputDomains:
         sizes = self._sizes(inputs)
         generator = torch.Generator().manual_seed(seed)
         values = {}
-        for index, domain in self.items():
+        for index, domain in self._domains.items():
             if self.is_declared(index) or (self.is_drawn(index) and not only_declared):
                 with self._reporting(index):
                     values[index] = draw(domain, inputs[index], sizes, generator).to(inputs[index].dtype)
