@@ -77,13 +77,9 @@ class InputAxes:
         least: int = 1,
         most: float = math.inf,
     ) -> list[torch.Tensor] | None:
-        """The inputs with the sizes that the variables give them.
+        """The inputs with the ``sizes`` of all variables, along the axes with a variable that has ``changed``.
 
-        Args:
-            sizes: the sizes of all variables.
-            changed: the variables that have other sizes in ``inputs``; axes without them are left as they are.
-            least: the smallest size; ``None`` is returned if one would be smaller.
-            most: how many elements an input may have; ``None`` is returned if one would have more.
+        ``None`` if a size would be smaller than ``least``, or an input would have more than ``most`` elements.
         """
         tensors = list(inputs)
         for place in self.places:
@@ -141,11 +137,7 @@ class DeclaredAxes:
 
 
 def declared_axes(recipe: Recipe, call: Call, inputs: Sequence[torch.Tensor], outputs: Outputs) -> DeclaredAxes:
-    """The dynamic axes, checked against the names, ranks and sizes of the example's inputs and outputs.
-
-    Raises:
-        PrepareError: an axis does not exist, or its declared size is not the example's.
-    """
+    """The dynamic axes, checked against the names, ranks and sizes of the example's inputs and outputs."""
     ranks = {name: tensor.dim() for name, tensor in zip(recipe.input_names, inputs, strict=False)}
     ranks |= {name: tensor.dim() for name, tensor in zip(recipe.output_names, outputs, strict=False)}
     labels, dims = _axes_from_shapes(recipe, call) if recipe.dynamic_shapes is not None else (recipe.dynamic_axes, {})
@@ -286,10 +278,8 @@ def _axes_from_shapes(recipe: Recipe, call: Call) -> tuple[dict[str, dict[int, s
 def _entry(spec: Any, arguments: list[Any], path: Sequence[str | int]) -> Any:
     """What ``dynamic_shapes`` has for the tensor at a path in the arguments: by its keys, or else by its positions.
 
-    For a class of their own, users write a list, as ``torch.export`` wants it, or the class itself.
-
-    Raises:
-        LookupError, TypeError: it has no such entry.
+    For a class of their own, users write a list, as ``torch.export`` wants it, or the class itself. An error of Python if it
+    has no such entry.
     """
     value: Any = arguments
     for key in path:

@@ -214,8 +214,7 @@ def drawn_values(
 ) -> tuple[torch.Tensor, ...]:
     """What the recipe's function draws, or some examples of a strategy. Empty if these have other sizes than ``like``.
 
-    Raises:
-        DrawError: the function fails, or returns something else.
+    A :class:`DrawError` says that the function fails, or returns something else.
     """
     try:
         drawn = domain.draw(sizes, generator)
@@ -235,11 +234,7 @@ def drawn_values(
 
 
 def examples_of(strategy: Strategy, count: int, seed: int) -> list[Any]:
-    """Up to ``count`` values of a strategy, the same for the same seed; the first are the simplest.
-
-    Raises:
-        Exception: what the strategy raises, such as ``Unsatisfiable``.
-    """
+    """Up to ``count`` values of a strategy, the same for the same seed; the first are the simplest."""
     import hypothesis
 
     values: list[Any] = []

@@ -111,11 +111,7 @@ class InputDomains:
         )
 
     def drawn(self, inputs: Sequence[torch.Tensor], seed: int, *, only_declared: bool = False) -> dict[int, torch.Tensor]:
-        """New values of the inputs whose domain is known, by position, in the shapes of ``inputs``.
-
-        Raises:
-            PrepareError: the recipe's function that draws them fails.
-        """
+        """New values of the inputs whose domain is known, by position, in the shapes of ``inputs``."""
         sizes = self._sizes(inputs)
         generator = torch.Generator().manual_seed(seed)
         values = {}
@@ -137,11 +133,7 @@ class InputDomains:
         ]
 
     def edges(self, example: Sequence[torch.Tensor]) -> Iterator[tuple[str, list[torch.Tensor]]]:
-        """Inputs at the borders of each declared domain, one input at a time, with a name.
-
-        Raises:
-            PrepareError: the recipe's function that draws them fails.
-        """
+        """Inputs at the borders of each declared domain, one input at a time, with a name."""
         sizes = self._sizes(example)
         for index, domain in self.items():
             if self.is_declared(index):

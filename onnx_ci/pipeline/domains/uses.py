@@ -47,11 +47,7 @@ def uses_of(trace: Trace) -> tuple[InputUse, ...]:
 
 
 def uses_of_inputs(tracer: Tracer, trace: Trace, example: Sequence[torch.Tensor]) -> tuple[InputUse, ...]:
-    """How a model uses its inputs, and whether it accepts larger indices than the example's, which takes a run for each.
-
-    Args:
-        trace: the run on the example.
-    """
+    """How a model uses its inputs, and whether it accepts larger indices than the example's, which takes a run for each."""
     uses = [*uses_of(trace)]
     for index, (tensor, use) in enumerate(zip(example, uses, strict=False)):
         if use.rows is not None and use.vocabulary is None and int(tensor.max()) + 1 == use.rows:

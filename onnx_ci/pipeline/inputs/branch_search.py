@@ -39,11 +39,7 @@ class Attempt:
 
 
 class BranchSearch:
-    """Runs a model on inputs that may take the other side of a branch.
-
-    Args:
-        on_example: what the model decides on the example.
-    """
+    """Runs a model on inputs that may take the other side of a branch."""
 
     def __init__(self, tracer: Tracer, directions: Directions, on_example: Observation) -> None:
         self._tracer, self._directions, self.on_example = tracer, directions, on_example
@@ -51,12 +47,7 @@ class BranchSearch:
         """The inputs of the search, and what their runs decided."""
 
     def attempts(self, place: Place, decision: Decision) -> Iterator[Attempt]:
-        """Runs on inputs that may take the other side of a branch.
-
-        Args:
-            place: where it is.
-            decision: what the example decides there; all probes take the same side.
-        """
+        """Runs on inputs that may take the other side of a branch than the example, as all probes do, with ``decision``."""
         if decision.comparison.gaps:
             for direction in () if decision.by_sizes else self._directions.values():
                 yield from _Walk(self, direction, place, decision).attempts()

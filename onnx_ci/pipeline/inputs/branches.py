@@ -43,16 +43,7 @@ class Branches:
 
 
 class BranchFinder:
-    """Finds inputs for both sides of those branches of a model that depend on its input.
-
-    Args:
-        tracer: records the model.
-        on_example: what it decides on the example.
-        prober: makes the probes.
-        axes: the dynamic axes of the inputs.
-        following: the inputs that belong to the sizes of others.
-        domains: what is known about the inputs.
-    """
+    """Finds inputs for both sides of those branches of a model that depend on its input."""
 
     def __init__(
         self,
@@ -88,13 +79,10 @@ class BranchFinder:
         return [each for place, decisions in places if not self._is_check(place) for each in decisions]
 
     def find(self, probes: Sequence[Probe], *, search: bool = True) -> Branches:
-        """Find the branches at which all ``probes``, the example first, take the same side.
+        """Find the branches at which all ``probes``, the example first, take the same side, and ``search`` the other one.
 
         A file need not be right on inputs that the model may never get, such as zeros. If only they take a side, usual inputs
         that take it are sought, too. If none is found, the branch is not reported as untaken.
-
-        Args:
-            search: whether inputs that take the other sides are sought.
         """
         if not self._decided_on_example or (not self.decides_by_values and not self._sizes):
             return Branches()  # the model takes the same path for every input

@@ -41,19 +41,11 @@ def call_probes(
     is_large: bool = False,
     can_use_rows: bool = False,
 ) -> CallProbes:
-    """Make the probes of a single call.
+    """Make the probes of a single call; if ``is_quick``, no other sizes and values.
 
     On a large example, a run takes as long as an export, or longer. Then, of the special values, only those are tried of which
-    many meet in one run, and the axes get smaller sizes where that shows as much.
-
-    Args:
-        following: the inputs that belong to the sizes of others.
-        domains: what is known about the inputs.
-        special: the example with special values.
-        is_quick: whether no other sizes and values are tried.
-        is_large: whether the example is large.
-        can_use_rows: whether special values may be rows of the probes of other batch sizes: no run of the model affects another
-            one, and the model does not decide by values.
+    many meet in one run, and the axes get smaller sizes where that shows as much. Special values may be rows of the probes of
+    other batch sizes if no run of the model affects another one, and the model does not decide by values.
     """
     others = [each for each in special if is_large and not each.is_mixed]
     left_out = tuple(each.name for each in others if not all(map(is_same, each.inputs, prober.example.inputs)))

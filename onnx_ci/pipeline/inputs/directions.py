@@ -48,11 +48,7 @@ class Direction:
 
 
 class Directions:
-    """The directions from the example of a recipe, within what its axes and domains allow.
-
-    Args:
-        following: the inputs that belong to the sizes of others.
-    """
+    """The directions from the example of a recipe, within what its axes and domains allow."""
 
     def __init__(self, example: Inputs, axes: InputAxes, following: Following, domains: InputDomains) -> None:
         self.example = example

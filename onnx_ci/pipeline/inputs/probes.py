@@ -164,11 +164,7 @@ class ModelProber:
             return None
 
     def required(self, name: str, inputs: Inputs, *, special: bool = False, quick: bool = False) -> Probe:
-        """The probe; the arguments are those of :meth:`probe`.
-
-        Raises:
-            PrepareError: the model rejects the inputs.
-        """
+        """The probe; a :class:`PrepareError` says that the model rejects the inputs."""
         self._copies.try_on_cpu(inputs)
         outputs = run(self._copies.running(inputs))
         proportion = proportional_reference(outputs, self.example.reference) if quick else None

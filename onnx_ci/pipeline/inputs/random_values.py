@@ -12,11 +12,7 @@ from onnx_ci.pipeline.model.tensors import is_finite
 
 
 def fresh_probes(prober: Prober, domains: InputDomains = UNKNOWN, *, quick: bool = False) -> list[Probe]:
-    """Random values in all inputs at once, or in one input at a time if the model rejects that.
-
-    Args:
-        quick: as for :meth:`Prober.probe`.
-    """
+    """Random values in all inputs at once, or in one input at a time if the model rejects that."""
     example = prober.example.inputs
     for inputs in _attempts(example, domains):
         if probe := prober.probe("fresh", inputs, quick=quick):

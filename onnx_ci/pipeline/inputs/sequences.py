@@ -43,17 +43,7 @@ _FIRST_SEED = 100
 
 
 class Sequences:
-    """Runs a recipe's model in sequences and makes probes of their steps. Inputs and outputs are identified by position.
-
-    Args:
-        copies: the model.
-        example: the recipe's own input.
-        axes: the declared dynamic axes.
-        domains: what is known about the inputs.
-
-    Raises:
-        PrepareError: ``feedback`` names a tensor that the model does not have.
-    """
+    """Runs a recipe's model in sequences and makes probes of their steps. Inputs and outputs are identified by position."""
 
     def __init__(
         self,
@@ -86,14 +76,8 @@ class Sequences:
     def probes(self, single: Sequence[Probe]) -> tuple[list[Probe], list[Finding]]:
         """The steps from the example, from another size, and with all steps but the last in one call.
 
-        Args:
-            single: the probes of a single call.
-
-        Returns:
-            The probes, each after the one that it follows, and a note for each sequence that the model rejects.
-
-        Raises:
-            PrepareError: the model rejects the sequence from the example; the finding names the step.
+        Each follows the one that it is fed by. There is a note for each sequence that the model rejects; if it is that from the
+        example, a :class:`PrepareError` names the step.
         """
         probes = self._after(self._example)
         notes = []
@@ -210,12 +194,9 @@ class Sequences:
         changed: Collection[str],
         kept: Collection[int] = (),
     ) -> list[torch.Tensor]:
-        """The inputs, with the sizes of the others derived from the ``leading`` ones.
+        """The inputs, with the sizes of the others, but for those that are ``kept``, derived from the ``leading`` ones.
 
-        Args:
-            leading: positions of inputs.
-            changed: the variables of their axes that have other sizes in other inputs.
-            kept: positions of other inputs that keep their sizes.
+        In the others, the ``changed`` variables have other sizes.
         """
         axes = self._axes.inputs
         fitted = axes.fitted(inputs, {**axes.sizes_in(inputs), **axes.sizes_in(inputs, leading)}, changed) or inputs
@@ -256,15 +237,7 @@ class Sequences:
         return computed
 
     def _check_fit(self, index: int, tensor: torch.Tensor, source: str, *, function: str) -> None:
-        """Check that an input can take ``tensor``: data type, rank, and sizes of axes that are not dynamic.
-
-        Args:
-            source: where the tensor comes from, the beginning of the message.
-            function: the function that returns it.
-
-        Raises:
-            PrepareError: it cannot.
-        """
+        """Check that an input can take what a function returns: data type, rank, and sizes of axes that are not dynamic."""
         name, like = self._names[index], self._example.inputs[index]
         dynamic = self._axes.labels.get(name, {})
         if tensor.dtype != like.dtype:
@@ -287,12 +260,7 @@ class Sequences:
     def _references(
         self, inputs: Sequence[Outputs], outputs: Sequence[Outputs]
     ) -> Iterator[tuple[Reference, Callable[[], Reference]]]:
-        """The reference of each step, and its refinement.
-
-        Args:
-            inputs: those of each step, in the model's own type.
-            outputs: those of each step, in the model's own type.
-        """
+        """The reference of each step, and its refinement, from inputs and outputs in the model's own type."""
         new = [
             tensor.to(self._devices[index])
             for step, of_step in enumerate(inputs)

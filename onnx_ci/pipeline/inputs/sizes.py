@@ -219,12 +219,7 @@ _FACTORS = (2, 4, 8, 16, 32)
 
 
 class _Choices:
-    """Chooses sizes for the variables.
-
-    Args:
-        sizes: their sizes in the example.
-        axes: says which sizes they can have.
-    """
+    """Chooses sizes for the variables, of which it gets those of the example."""
 
     def __init__(self, sizes: Mapping[str, int], axes: InputAxes) -> None:
         self._sizes = sizes

@@ -33,11 +33,6 @@ class SpecialRows:
     """Makes probes of other sizes, with special values in rows of those with another batch size.
 
     It does so until the model turns out not to compute each row by itself. Without variations, it makes ordinary probes only.
-
-    Args:
-        prober: makes the probes.
-        axes: the dynamic axes of the inputs.
-        variations: the example with special values.
     """
 
     def __init__(self, prober: Prober, axes: InputAxes, variations: Iterable[Variation] = ()) -> None:
@@ -64,10 +59,7 @@ class SpecialRows:
     def first_accepted(self, name: str, change: Mapping[str, int], values: Sequence[Inputs]) -> Probe | None:
         """The probe of the first of the ``values`` that the model accepts; of the very first one, rows can have special values.
 
-        Args:
-            name: the name of the probe without special values.
-            change: the sizes of variables, which are not the example's.
-            values: inputs of these sizes, in the order of trying.
+        The name is that of the probe without special values, and ``change`` has the sizes that are not the example's.
         """
         if probe := self._with_special_rows(name, change, values[0]):
             self._usual_values[probe.name] = name, values

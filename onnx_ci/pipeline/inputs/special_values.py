@@ -60,13 +60,8 @@ def variations(
 ) -> Iterator[Variation]:
     """Special values by data type. Inputs stay within their domains, and also get the values at the borders of these.
 
-    Outside of a declared domain, nothing is tried. Outside of an inferred one, a mismatch is only a warning.
-
-    Args:
-        example: the inputs of the recipe.
-        domains: what is known about their values.
-        constants: numbers of the model, at which it may behave in another way than beside them.
-        uses: how the model uses each input; empty if that is not known.
+    Outside of a declared domain, nothing is tried. Outside of an inferred one, a mismatch is only a warning. At the
+    ``constants`` of a model, it may behave in another way than beside them.
     """
 
     def variation(name: str, changed: Inputs, legality: InputStatus = InputStatus.LEGAL) -> Variation:

@@ -54,8 +54,7 @@ from onnx_ci.text import listed
 def build(recipe: Recipe, device: str, weights: str | None) -> Call:
     """Call the recipe's function under its seed, check what it returns, and move that to ``device``.
 
-    Raises:
-        PrepareError: it raises, or does not return a model with matching arguments.
+    A :class:`PrepareError` says that it raises, or does not return a model with matching arguments.
     """
     with watched() as changes, watch_loading() as loaded_with:
         call = moved(_usable(recipe, _with_mode(_checked(recipe, _result_of(recipe, weights)), recipe.training)), device)
@@ -171,10 +170,8 @@ _NESTED = (
 def completed(recipe: Recipe, call: Call) -> Recipe:
     """The recipe, with the names and the dynamic axes that the model itself declares where the recipe declares none.
 
-    Such a model is an ``ExportableModule`` or an ``ExportedProgram``.
-
-    Raises:
-        PrepareError: the model raises, or what it declares cannot be used.
+    Such a model is an ``ExportableModule`` or an ``ExportedProgram``. A :class:`PrepareError` says that what it declares cannot
+    be used.
     """
     try:
         declared = dict(own_keywords(call.model))

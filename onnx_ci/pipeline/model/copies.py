@@ -59,13 +59,9 @@ class Copies:
         """Whether the model computes the same, bit for bit, under an :class:`Intervention` that changes nothing."""
 
     def fresh(self, *, has_same_parameters: bool = False) -> Call:
-        """A new copy, which the caller may run, change or export.
+        """A new copy, which the caller may run, change or export; with the parameters themselves, only run or export.
 
-        Args:
-            has_same_parameters: whether it has the parameters themselves, which the caller must not change.
-
-        Raises:
-            PrepareError: the model can be neither copied nor rebuilt.
+        A :class:`PrepareError` says that the model can be neither copied nor rebuilt.
         """
         copied = copied_call(self.pristine, has_same_parameters=has_same_parameters)
         if copied is not None:
@@ -91,11 +87,7 @@ class Copies:
         self._shares = True
 
     def release(self) -> Call | None:
-        """Release the copies that have run; they take the memory of three models.
-
-        Returns:
-            The one that all runs shared, if they did. The caller may change it.
-        """
+        """Release the copies that have run, which take the memory of three models, and return the one that runs shared."""
         shared = with_own_inputs(self._used) if self._shares and self._used is not None else None
         self._shares, self._used, self._on_cpu, self._in_float64 = False, None, None, None
         return shared
@@ -105,11 +97,7 @@ class Copies:
         return _with_copied_inputs(self.used if self._shares else self.fresh(), inputs)
 
     def try_on_cpu(self, inputs: Sequence[torch.Tensor]) -> None:
-        """Run the model on the CPU first, if :attr:`try_on_cpu_first`: on a GPU, an index out of range makes CUDA unusable.
-
-        Raises:
-            PrepareError: the model rejects the inputs.
-        """
+        """Run the model on the CPU first, if :attr:`try_on_cpu_first`: on a GPU, an index out of range makes CUDA unusable."""
         if self.try_on_cpu_first:
             run_tree(self.on_cpu(inputs))
 
@@ -143,11 +131,7 @@ class Copies:
             yield call
 
     def convert_at_once(self) -> bool:
-        """From now on, convert all weights in :meth:`in_float64`, for a model that cannot run otherwise.
-
-        Returns:
-            Whether the weights of the last call were converted on use.
-        """
+        """From now on, convert all weights in :meth:`in_float64`. Whether those of the last call were converted on use."""
         converted_on_use, self._converts_on_use, self._in_float64 = self._converts_on_use, False, None
         return converted_on_use
 
@@ -164,12 +148,7 @@ def _with_each_tensor(call: Call, function: Callable[[torch.Tensor], torch.Tenso
 def copied_call(
     call: Call, *, has_same_parameters: bool = False, placeholders: Mapping[int, torch.Tensor] = MappingProxyType({})
 ) -> Call | None:
-    """A copy of ``call``, or ``None`` if a copy would not be independent.
-
-    Args:
-        has_same_parameters: whether the copy has the parameters themselves.
-        placeholders: what the copy has instead of some weights, by the ids of these.
-    """
+    """A copy of ``call``, with ``placeholders`` for weights by their ids; ``None`` if it would not be independent."""
     if has_closures(call.model):
         return None
     try:

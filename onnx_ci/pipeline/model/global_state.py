@@ -165,13 +165,10 @@ class Changes:
             change.undo()
 
     def without_imports(self, repeat: Callable[[], Changes]) -> Self:
-        """The same without descriptions of what imports have changed: a block changes that only once in a process.
+        """The same without what imports have changed, which a block changes once in a process, and so not when it is repeated.
 
         An import of scikit-learn sets KMP_INIT_AT_FORK, for example, and one of OpenCV sets LD_LIBRARY_PATH. Whoever writes a
         recipe that imports them can do nothing about it.
-
-        Args:
-            repeat: runs the block again and returns what it changes.
         """
         if not self.descriptions or not self.has_imported:
             return self

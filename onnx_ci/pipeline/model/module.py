@@ -43,10 +43,8 @@ from onnx_ci.text import listed
 def as_model(value: object) -> tuple[torch.nn.Module, list[str]] | None:
     """The module that stands for what a recipe returns as its model, and what its user should know about it.
 
-    Modules inside of it that are compiled are replaced, in place, by those that were compiled.
-
-    Returns:
-        ``None`` for an object that is neither a module nor a program, and cannot be called.
+    Compiled modules inside of it are replaced, in place, by those that were compiled. ``None`` for an object that is neither a
+    module nor a program, and cannot be called.
     """
     original = uncompiled(value)
     compiled = [] if original is value else ["the model"]
@@ -112,8 +110,7 @@ def _undo_compilation(model: torch.nn.Module) -> Iterator[str]:
 class Values(torch.nn.Module):
     """Values in containers. The tensors among them are buffers and the modules submodules, so that they are weights of a model.
 
-    Args:
-        values: the values. What is in objects that PyTorch cannot flatten stays there.
+    What is in objects that PyTorch cannot flatten stays there.
     """
 
     def __init__(self, values: Any) -> None:
@@ -193,11 +190,7 @@ Kind = TypeVar("Kind", bound=torch.nn.Module)
 
 
 def with_parameters(kind: type[Kind], parameters: Sequence[inspect.Parameter], name: str = "") -> type[Kind]:
-    """A class whose forward has these parameters: its signature tells them to exporters, and to our checks of names.
-
-    Args:
-        name: what messages call it; by default like the class that it is derived from.
-    """
+    """A class whose forward has these parameters: its signature tells them to exporters, and to our checks of names."""
 
     def forward(self: Kind, *args: Any, **kwargs: Any) -> Any:
         return kind.forward(self, *args, **kwargs)
@@ -364,11 +357,7 @@ def replace_weight(weight: torch.Tensor, values: torch.Tensor) -> None:
 
 
 def set_training(model: torch.nn.Module, is_training: bool) -> list[str]:
-    """Set the mode of all its modules: training or inference.
-
-    Returns:
-        The names of those whose mode cannot be set, such as frozen scripts and exported programs.
-    """
+    """Set the mode of all modules, and return the names of those that have a fixed one, such as scripts and programs."""
     return [*_without_modes(model, is_training, "")]
 
 
@@ -443,11 +432,8 @@ def shares_weights(model: torch.nn.Module, other: torch.nn.Module) -> bool:
 def shared_memory(model: torch.nn.Module, inputs: Sequence[torch.Tensor], *, is_written: bool) -> dict[Any, Any]:
     """The memo for :func:`copy.deepcopy` with which a copy shares the memory of weights and inputs until it writes to them.
 
-    Most copies are only read, so this saves time, and the memory of a large model.
-
-    Args:
-        inputs: the tensors among the arguments of a call.
-        is_written: whether parameters, too, may be written to. Reading their memory counts as writing.
+    Most copies are only read, so this saves time, and the memory of a large model. Unless ``is_written``, nothing writes to
+    parameters; reading their memory counts as writing.
     """
     lazy = getattr(torch, "_lazy_clone", None)  # has no public name
     if lazy is None:

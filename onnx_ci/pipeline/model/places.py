@@ -52,11 +52,7 @@ def is_of_toolchain(filename: str) -> bool:
 
 
 def innermost(places: Iterable[tuple[str, int]]) -> SourceLine | None:
-    """The innermost line of the user's code, with that of a library that it leads to; if there is none, that of the library.
-
-    Args:
-        places: files and lines, the innermost first.
-    """
+    """Of places, innermost first, the first of the user's code, with that of a library that it leads to; else a library's."""
     of_library = None
     for filename, line in places:
         if is_of_toolchain(filename):

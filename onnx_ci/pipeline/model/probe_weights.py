@@ -36,8 +36,7 @@ inputs."""
 def with_probe_weights(call: Call) -> Call | None:
     """Give ``call``'s model probe weights, in place. Ties, signs, other buffers and non-floating types are kept.
 
-    Returns:
-        ``call``, or ``None`` if the model fails on its example with these weights; ``call`` must not be used then.
+    ``None`` if the model fails on its example with these weights; ``call`` must not be used then.
     """
     with torch.no_grad():
         _draw_weights(call.model)

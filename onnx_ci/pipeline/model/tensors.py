@@ -115,11 +115,7 @@ def as_array(tensor: torch.Tensor) -> Any:
 
 
 def in_declared_type(tensor: torch.Tensor, element_type: int) -> torch.Tensor:
-    """``tensor`` in the floating type that a file declares for it. Any other pair of types leaves it as it is.
-
-    Args:
-        element_type: ONNX's number of the declared type.
-    """
+    """``tensor`` in the floating type with ONNX's number in a file. Any other pair of types leaves it as it is."""
     try:
         dtype = to_torch_dtype(DataType(element_type))
     except (TypeError, ValueError):  # a type that torch does not have, or a number that is not a type

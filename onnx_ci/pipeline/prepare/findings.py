@@ -41,11 +41,7 @@ _CHOOSE_OUTPUTS = "To choose among what the model returns, wrap it: onnx_ci.adap
 
 
 def check_outputs(result: Any, tensors: Outputs, recipe: Recipe) -> None:
-    """Check that a model's outputs can be exported and have the declared names.
-
-    Raises:
-        PrepareError: they cannot; the error carries the finding.
-    """
+    """Raise a :class:`PrepareError` unless a model's outputs can be exported and have the declared names."""
     if not tensors:
         message = f"the model returns no tensor: its output is of the class {type(result).__name__}"
         raise recipe_error(message, f"Return at least one tensor from forward. {_CHOOSE_OUTPUTS}")
@@ -57,11 +53,7 @@ def check_outputs(result: Any, tensors: Outputs, recipe: Recipe) -> None:
 
 
 def check_parameters(call: Call, outputs: Outputs) -> None:
-    """Check that no parameter makes outputs NaN: nothing that a file computes there could be verified.
-
-    Raises:
-        PrepareError: a parameter has NaN, and so has an output. The error carries the finding.
-    """
+    """Raise a :class:`PrepareError` if a parameter makes outputs NaN: nothing that a file computes there could be verified."""
     if not any(map(_has_nan, outputs)):
         return
     for name, weight in call.model.named_parameters():
@@ -161,11 +153,7 @@ def output_size_findings(
 def untested_axes(
     resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes, rejections: Mapping[str, str], written: Written
 ) -> Iterator[Finding]:
-    """Axes of inputs that are declared dynamic but have the same size on every input.
-
-    Args:
-        rejections: what the model raised on other inputs, by their names.
-    """
+    """Axes of inputs that are declared dynamic but have the same size on every input; ``rejections`` says why, by its name."""
     for label, sizes in resized.untested(probes, axes.inputs):
         if label in axes.automatic:
             continue
@@ -298,13 +286,9 @@ _DRAWN = "The line draws random numbers, and draws different ones in float64 and
 def noisy_outputs(limit: DriftLimit, probes: Sequence[Probe], trace: Trace, *, repeats: bool) -> Iterator[Finding]:
     """Outputs whose noise affects more than half of their digits: almost any file would pass a comparison by drift.
 
-    A model that seeds itself returns the same on each run, but torch draws other numbers in float64.
-    Of the probes, only given inputs and the steps of sequences are checked, over which rounding errors can grow. Others that
-    are too noisy prove nothing, which is said where files are compared.
-
-    Args:
-        trace: a run on the example.
-        repeats: whether the model returns the same on each run.
+    A model that seeds itself repeats its numbers on each run, but torch draws other ones in float64. Of the probes, only given
+    inputs and the steps of sequences are checked, over which rounding errors can grow. Others that are too noisy prove nothing,
+    which is said where files are compared.
     """
     if limit.has_tolerance:
         return

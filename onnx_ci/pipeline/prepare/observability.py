@@ -65,18 +65,10 @@ class NoGradientsError(Exception):
 
 
 def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Observability | None:
-    """Measure the observability of ``call``.
+    """Measure the observability of ``call``, which must not be used afterwards: effects below noise × limit are hidden.
 
-    Args:
-        call: a call of a model; it must not be used afterwards.
-        noise: for each output, the noise of the comparison.
-        limits: for each output, the largest drift that passes: effects below ``noise × limit`` are hidden.
-
-    Returns:
-        ``None`` without gradients: no floating output, or a model that cannot be differentiated.
-
-    Raises:
-        NoGradientsError: this process cannot compute gradients.
+    ``None`` without gradients: no floating output, or a model that cannot be differentiated. A :class:`NoGradientsError` says
+    that this process cannot compute any.
     """
     taps: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
@@ -144,13 +136,7 @@ near them, and few leave what a clamp or a ReLU cuts off."""
 
 
 def seen_in_steps(fresh: Callable[[], Call], names: Sequence[str], outputs: Outputs, allowed: Sequence[float]) -> Sequence[str]:
-    """Those modules of a model whose outputs, moved by a share of their spread, move an output of the model.
-
-    Args:
-        names: the modules.
-        outputs: what the model returns.
-        allowed: how far each floating output may move unnoticed.
-    """
+    """Those modules whose outputs, moved by a share of their spread, move an output of the model by more than allowed."""
 
     def are_seen(some: Sequence[str], seed: int) -> bool:
         call, generator = fresh(), torch.Generator().manual_seed(seed)
@@ -177,11 +163,7 @@ def seen_in_steps(fresh: Callable[[], Call], names: Sequence[str], outputs: Outp
 
 
 def affect_outputs(call: Call, names: Collection[str], outputs: Outputs) -> bool:
-    """Whether the model's outputs depend in any way on what some of its modules return, or it cannot be told.
-
-    Args:
-        call: a call of a model; it must not be used afterwards.
-    """
+    """Whether the outputs of ``call``, not to be used afterwards, depend on what some modules return, or it cannot be told."""
     replaced: list[torch.Tensor] = []
 
     def changed(tensor: torch.Tensor) -> torch.Tensor:

@@ -129,10 +129,8 @@ class Prepared:
 def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
     """Build the model of a cell's recipe on the cell's device and compute its references.
 
-    The result can be used for every exporter and opset of the same recipe, device and settings.
-
-    Raises:
-        PrepareError: the recipe cannot be used; the error carries the finding.
+    The result can be used for every exporter and opset of the same recipe, device and settings. A :class:`PrepareError` carries
+    a finding: the recipe cannot be used.
     """
     timings: dict[str, float] = {}
     builder = _Builder(task, weights)
@@ -176,11 +174,7 @@ def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
 
 
 def describe_inputs(task: CellTask) -> tuple[InputDomain, ...]:
-    """What the inputs of a cell's recipe are, and which values they are given, without computing any reference.
-
-    Raises:
-        PrepareError: the recipe cannot be used; the error carries the finding.
-    """
+    """What the inputs of a cell's recipe are, and which values they are given, without computing any reference."""
     call = build(task.recipe, task.cell.device, task.weights)
     recipe = completed(task.recipe, call)
     tensors = input_tensors(call)
@@ -211,11 +205,7 @@ class _Builder:
         return exact_arithmetic(tf32=self.uses_tf32, for_reference=self.is_on_gpu)
 
     def build(self) -> Call:
-        """The model and its arguments.
-
-        Raises:
-            PrepareError: the recipe cannot be used.
-        """
+        """The model and its arguments."""
         with self.exact_arithmetic():  # restores the modes that the recipe itself changes
             call = self._build()
             if self._weights is Weights.PROBE_UNLESS_LOADED:
@@ -265,11 +255,7 @@ class _FirstRun:
 
 
 def _first_run(copies: Copies, tracer: Tracer, task: CellTask, timings: dict[str, float]) -> _FirstRun:
-    """Run the model on its example, find out what that changes, and compute the reference.
-
-    Raises:
-        PrepareError: the model fails, or returns what cannot be exported.
-    """
+    """Run the model on its example, find out what that changes, and compute the reference."""
     recipe = task.recipe
     named = with_names(recipe, copies.pristine)
     tensors = input_tensors(copies.pristine)
@@ -338,14 +324,8 @@ def _probes(
 ) -> tuple[Probes, tuple[UntakenBranch, ...], list[Finding]]:
     """The example, given inputs, random and special values, other sizes, steps of sequences, and other sides of branches.
 
-    Args:
-        arithmetic: that of references, for what is run later.
-
-    Returns:
-        The probes, the branches of which none takes the other side, and what both show about the recipe.
-
-    Raises:
-        PrepareError: given inputs cannot be used.
+    Further, the branches of which no probe takes the other side, and what both show about the recipe. Of references that are
+    computed later, ``arithmetic`` is that.
     """
     recipe, axes = task.recipe, first.axes
     with timed("probes", timings):
@@ -415,12 +395,7 @@ def _probes(
 
 
 def _given_probes(task: CellTask, prober: ModelProber, signature: CallSignature) -> Iterator[Probe]:
-    """The inputs in files that the recipe or the settings name.
-
-    Raises:
-        PrepareError: a file does not exist, cannot be read, or contains other arrays than the model's inputs; or the model
-            rejects them.
-    """
+    """The inputs in files that the recipe or the settings name; a :class:`PrepareError` says that they cannot be used."""
     expected = [
         ExpectedInput(
             name=name,
@@ -451,8 +426,7 @@ def _observability(
 ) -> tuple[Observability | None, list[Finding]]:
     """Which modules affect the outputs measurably, if that is asked for and can be measured, and findings about it.
 
-    Args:
-        shared: the copy that all runs shared, which is not used any more.
+    The ``shared`` copy, on which all runs were made, is not used any more.
     """
     if task.is_quick or task.recipe.nondeterministic:
         return None, []

@@ -54,12 +54,7 @@ def _is_same(used: torch.Tensor, unused: torch.Tensor) -> bool:
 
 
 def _overwrites(given: Sequence[tuple[Path, Any]], pristine: Call) -> Iterator[Finding]:
-    """A note if a run has written to the arguments.
-
-    Args:
-        given: the leaves of the arguments that the run got. To put other tensors into a cache is not to write to its tensors.
-        pristine: the call with unused arguments.
-    """
+    """A note if a run has written to its arguments. To put other tensors into a cache is not to write to its tensors."""
     overwritten = [
         repr(name_of(path))
         for (path, argument), (_, original) in zip(given, named_leaves(bound_arguments(pristine)), strict=True)
@@ -102,14 +97,10 @@ _NOT_DRAWN_BY_TORCH = (
 def find_side_effects(
     copies: Copies, tracer: Tracer, inputs: Sequence[torch.Tensor], own: Outputs, *, training: bool
 ) -> SideEffects:
-    """Run a fresh copy on other inputs, then on the example with another seed.
+    """Run a fresh copy on other inputs, then on the example with another seed: the first run has returned ``own`` for it.
 
     A model that returns the same then keeps nothing that matters, not even of its first input, and draws nothing, so two runs
     suffice; the last one is recorded. A model that overwrites its inputs but returns the same for the same values has no state.
-
-    Args:
-        inputs: the example.
-        own: what the first run returned for it.
     """
     others, copy = _other_inputs(copies, inputs), copies.used
     if others is not None:
@@ -181,9 +172,6 @@ def is_same_watched(copies: Copies, own: Outputs) -> bool:
     """Whether a model returns the same, bit for bit, under an intervention that changes nothing.
 
     It is also true of a model that never returns the same bits, or cannot run without torch.compile.
-
-    Args:
-        own: what it returns.
     """
     with force_eager(), contextlib.suppress(PrepareError):
         watched = None
@@ -237,13 +225,7 @@ def _impure(changed: Sequence[str], later: str, copies: Copies, tracer: Tracer) 
 
 
 def find_kept_sizes(copies: Copies, tracer: Tracer, resized: Iterable[Probe]) -> Iterator[Finding]:
-    """A finding if the model keeps what it computes of a size, so that a run after one of another size is another.
-
-    Args:
-        copies: the model, whose runs have shared one copy.
-        tracer: records the model.
-        resized: probes of other sizes.
-    """
+    """A finding if the model keeps what it computes of a size, so that a run after one of another size is another."""
     for probe in itertools.islice(resized, 1):  # all axes that can differ do in the first one
         with contextlib.suppress(PrepareError):
             if differ(run(with_inputs(copies.fresh(), probe.inputs)), probe.reference.own):
@@ -281,11 +263,7 @@ _MAKE_DISTINCT = (
 
 
 def as_of_ties(found: Finding, fresh: Callable[[], Call]) -> Finding:
-    """A finding about the outputs on one input; it says so if they follow the order of equal values, which is undefined.
-
-    Args:
-        fresh: makes the call of the model on that input.
-    """
+    """A finding about what a call returns; it says so if that follows the order of equal values, which is undefined."""
     in_orders = []  # compared with each other, because some models compute something else under an intervention
     for is_rotated in (False, True, False):
         with contextlib.suppress(PrepareError), force_eager(), OtherTies(is_rotated=is_rotated):

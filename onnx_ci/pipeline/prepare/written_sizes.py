@@ -62,13 +62,7 @@ class WrittenSize:
 
 @dataclass
 class _Numbers:
-    """Answers with sizes in place of some numbers, and notes which numbers may be sizes.
-
-    Args:
-        size: the example's size of an axis.
-        here: the size that the axis has in the run.
-        replaced: the numbers that become sizes. Each is a multiple of the example's.
-    """
+    """Answers with sizes in place of some numbers, and notes which numbers may be sizes."""
 
     size: int
     here: int
@@ -109,17 +103,7 @@ class _Numbers:
 def find_written_sizes(
     copies: Copies, recipe: Recipe, axes: DeclaredAxes, example: Probe, tried: Mapping[str, Sequence[int]]
 ) -> Callable[[str], tuple[WrittenSize, ...]]:
-    """A function from the name of an axis to the numbers in the model that should be its size, or that it follows from.
-
-    There are none if the model has no such mistake.
-
-    Args:
-        copies: the model.
-        recipe: declares outputs.
-        axes: their axes, and those of inputs.
-        example: the recipe's input.
-        tried: other sizes of the axes of inputs.
-    """
+    """A function from the name of an axis to the numbers in the model that should be its size, or that it follows from."""
     own = example.reference.own
 
     @functools.cache

@@ -42,11 +42,7 @@ class _Decision(NamedTuple):
 
 
 class RecordedDecisions(Intervention):
-    """Records what the model decides while the mode is active.
-
-    Args:
-        eps: the machine epsilon of the model's own type.
-    """
+    """Records what the model decides while the mode is active; ``eps`` is the machine epsilon of its own type."""
 
     def __init__(self, eps: float) -> None:
         super().__init__()
@@ -66,11 +62,7 @@ class RecordedDecisions(Intervention):
 
     @contextlib.contextmanager
     def replayed(self) -> Iterator[None]:
-        """A run in float64 within this context takes the recorded decisions.
-
-        Raises:
-            OtherRunError: it cannot.
-        """
+        """A run in float64 within this context takes the recorded decisions; an :class:`OtherRunError` says that it cannot."""
         replay = _Replay(self._decisions, self._precision)
         with replay:
             yield
@@ -80,12 +72,7 @@ class RecordedDecisions(Intervention):
 
 
 class _Replay(Intervention):
-    """Replaces decisions by recorded ones.
-
-    Args:
-        decisions: those of a run of the same model on the same inputs.
-        precision: how far numbers may be from those of that run, as a share of the largest.
-    """
+    """Replaces decisions by recorded ones; numbers may be off by ``precision``, as a share of the largest."""
 
     def __init__(self, decisions: Sequence[_Decision], precision: float) -> None:
         super().__init__()

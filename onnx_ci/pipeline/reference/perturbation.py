@@ -24,11 +24,7 @@ AT_ONCE = 2**22
 
 
 def perturbed(tensor: torch.Tensor, generator: torch.Generator, precision: Precision | None = None) -> torch.Tensor:
-    """``tensor`` with each number moved up or down at random, by half a step of a precision.
-
-    Args:
-        precision: the precision; by default that of the tensor's own type.
-    """
+    """``tensor`` with each number moved up or down at random, by half a step of a precision: by default its own."""
     if not has_noise(tensor):
         return tensor
     if tensor.numel() > AT_ONCE and len(tensor) > 1 and (precision is None or not precision.is_uniform):
@@ -92,12 +88,8 @@ aten = torch.ops.aten
 class OtherTies(Intervention):
     """Gives equal values one of two orders, which differ at every position where values are equal.
 
-    PyTorch leaves their order undefined in ``topk``, and in a ``sort`` that is not stable.
-
-    ``argmax`` and ``max`` stay as they are: both PyTorch and ONNX define that they return the first index.
-
-    Args:
-        is_rotated: whether the lowest of the indices comes last instead of first.
+    PyTorch leaves their order undefined in ``topk``, and in a ``sort`` that is not stable. ``argmax`` and ``max`` stay as they
+    are: both PyTorch and ONNX define that they return the first index. Rotated, the lowest of the indices comes last.
     """
 
     def __init__(self, *, is_rotated: bool) -> None:
@@ -168,11 +160,7 @@ class OtherSteps(Intervention):
 
 
 def moved_by_steps(call: Call, own: Outputs) -> Outputs | None:
-    """The outputs of a call moved by :data:`QUANTIZED_SHARE` of the steps of its quantized tensors; ``None`` without any.
-
-    Args:
-        own: what the call returns.
-    """
+    """The outputs of a call moved by :data:`QUANTIZED_SHARE` of the steps of its quantized tensors; ``None`` without any."""
     steps = OtherSteps()
     try:
         with force_eager(), steps:

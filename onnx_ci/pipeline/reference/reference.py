@@ -171,12 +171,7 @@ def _own_decisions(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] 
 def reference_from(
     own: Outputs, exact: Outputs | None, perturbed: Callable[[], Sequence[Outputs]], *, eps: float, coarser: float = 0.0
 ) -> Reference:
-    """The reference made of several runs.
-
-    Args:
-        perturbed: computes those of perturbed runs, if they are needed.
-        coarser: that of the coarsest type that is cast to, or 0.
-    """
+    """The reference made of several runs, of which ``perturbed`` computes further ones, if they are needed."""
     # Perturbation replaces float64 if that is the model's own type, too, and shows which integers depend on rounding.
     float64_suffices = all(has_noise(tensor) and tensor.dtype != torch.float64 for tensor in own)
     runs = [] if exact is None else [exact]
@@ -213,12 +208,7 @@ def spread(tensor: torch.Tensor) -> float:
 def lowered_reference(
     like: Reference, runs: Sequence[Outputs], precision: Precision, *, share: float = LOWERED_SHARE
 ) -> Reference:
-    """``like`` with the noise of a lower precision.
-
-    Args:
-        runs: outputs of runs that are perturbed at that precision.
-        share: the share of their differences that is noise.
-    """
+    """``like`` with the noise of a lower precision: a ``share`` of the differences between ``runs`` perturbed at it."""
     measured = [
         _measured(tensor, [outputs[position] for outputs in runs], precision.eps) for position, tensor in enumerate(like.own)
     ]
@@ -302,11 +292,8 @@ def proportional_reference(own: Outputs, like: Reference) -> Reference | None:
     """A reference without a run in float64: the model's own outputs, with the noise on another input in proportion to sizes.
 
     The noise is doubled, because the reference itself has a rounding error. All integers have to be equal, also those that
-    depend on rounding errors. A file that passes needs no more. After a failure, use :func:`make_reference`.
-
-    Returns:
-        ``None`` if the noise of ``like`` is not from float64, elements of it depend on rounding errors, or it is of another
-        number of outputs.
+    depend on rounding errors. A file that passes needs no more. After a failure, use :func:`make_reference`. ``None`` if the
+    noise of ``like`` is not from float64, elements of it depend on rounding errors, or it is of another number of outputs.
     """
     if like.method != "float64" or not all(bool(stable.all()) for stable in like.stable) or len(own) != len(like.own):
         return None
@@ -351,13 +338,10 @@ class _Measured(NamedTuple):
 
 
 def _measured(own: torch.Tensor, others: Sequence[torch.Tensor], eps: float) -> _Measured:
-    """The noise of an output, and which of its elements can be compared.
+    """The noise of an output, and which of its elements can be compared, in a computation of this precision.
 
     Elements that jump when rounding changes, such as a sign, a step or an index near a tie, are excluded as long as they are
     few.
-
-    Args:
-        eps: the machine epsilon of the coarsest floating type in the computation.
     """
     if not has_noise(own):
         is_same = torch.ones(own.shape, dtype=torch.bool)

@@ -61,11 +61,7 @@ def with_runtime_rounding(copies: Copies, like: Reference, inputs: Sequence[torc
 
 
 class _AsRuntimes(Intervention):
-    """Adds to long sums and sigmoids the errors that runtimes make in them.
-
-    Args:
-        dtype: the floating type in which runtimes compute.
-    """
+    """Adds to long sums and sigmoids the errors that runtimes make in them when they compute in ``dtype``."""
 
     def __init__(self, dtype: type[numpy.floating[Any]]) -> None:
         super().__init__()
