@@ -276,11 +276,7 @@ def _axes_from_shapes(recipe: Recipe, call: Call) -> tuple[dict[str, dict[int, s
 
 
 def _entry(spec: Any, arguments: list[Any], path: Sequence[str | int]) -> Any:
-    """What ``dynamic_shapes`` has for the tensor at a path in the arguments: by its keys, or else by its positions.
-
-    For a class of their own, users write a list, as ``torch.export`` wants it, or the class itself. An error of Python if it
-    has no such entry.
-    """
+    """What ``dynamic_shapes`` has for the tensor at a path: by keys or, as in a list for a class of one's own, by positions."""
     value: Any = arguments
     for key in path:
         if spec is None:

@@ -109,11 +109,7 @@ class BranchFinder:
         return self._observed[probe.name]
 
     def _telling(self, probes: Sequence[Probe]) -> Mapping[str, Probe]:
-        """The probes, by name, that show what depends on the input.
-
-        They have the largest size of each axis that is not the example's and, unless only sizes matter, other values of each
-        input.
-        """
+        """Probes, by name, with the largest other size of each axis and, unless only sizes matter, other values of inputs."""
         telling = {}
         sizes = [self._axes.sizes_in(probe.inputs) for probe in probes]
         for name in self._sizes if probes else ():
@@ -179,11 +175,7 @@ class BranchFinder:
         return place.frames[0], self._decisions(place)[0]
 
     def _other_side(self, place: Place, name: str, search: BranchSearch | None) -> Probe | UntakenBranch | None:
-        """A probe of the other side of the branch at ``place``, or the branch if none is found.
-
-        ``None`` if the model shows that no input takes the other side: it rejects inputs that would, or returns without getting
-        there, because other branches exclude it.
-        """
+        """A probe of the other side of the branch at ``place``, else the branch; ``None`` if no input takes that side."""
         decision, is_impossible = self._decisions(place)[0], False
         degenerate: tuple[Probe, Observation] | None = None
         repeats, gaps = decision.by_sizes and bool(decision.comparison.period), {decision.comparison.gaps}

@@ -123,10 +123,7 @@ class Directions:
         return changed
 
     def single_values(self, decision: Decision) -> Iterator[Inputs]:
-        """The example with another last value in one input, by which a test may come out otherwise.
-
-        The value is one that would make the sides of a comparison equal, NaN or infinite, or the other truth value.
-        """
+        """The example with a last value in one input that makes sides equal, is not finite, or is the other truth value."""
         for index, tensor in enumerate(self.example):
             values: Sequence[float] = (1, 0)
             if is_float(tensor) and decision.comparison.gaps and tensor.numel():

@@ -74,10 +74,9 @@ class Sequences:
         return position
 
     def probes(self, single: Sequence[Probe]) -> tuple[list[Probe], list[Finding]]:
-        """The steps from the example, from another size, and with all steps but the last in one call.
+        """The steps from the example, from another size, and with all but the last in one call; a note where they fail.
 
-        Each follows the one that it is fed by. There is a note for each sequence that the model rejects; if it is that from the
-        example, a :class:`PrepareError` names the step.
+        If it rejects those from the example, a :class:`PrepareError` names the step.
         """
         probes = self._after(self._example)
         notes = []
@@ -104,10 +103,7 @@ class Sequences:
         return self._probes(names, start.inputs, range(1, self._steps), like=start.inputs)[1:]
 
     def _prefill(self) -> list[Probe]:
-        """All steps but the last in one call, and then the last; empty if the new inputs have no axis for it.
-
-        This is the dynamic axis of new inputs that inputs which are fed back do not have. The others have the batch axis.
-        """
+        """All steps but the last in one call, and then the last; empty if not one axis is that of new inputs alone."""
         start, last = self._example.inputs, self._steps - 1
         computed = self._computed(0, start)
         places = {
@@ -194,10 +190,7 @@ class Sequences:
         changed: Collection[str],
         kept: Collection[int] = (),
     ) -> list[torch.Tensor]:
-        """The inputs, with the sizes of the others, but for those that are ``kept``, derived from the ``leading`` ones.
-
-        In the others, the ``changed`` variables have other sizes.
-        """
+        """The inputs, with sizes of ``changed`` variables derived from the ``leading`` ones, except for ``kept`` ones."""
         axes = self._axes.inputs
         fitted = axes.fitted(inputs, {**axes.sizes_in(inputs), **axes.sizes_in(inputs, leading)}, changed) or inputs
         return [tensor if index in leading or index in kept else fitted[index] for index, tensor in enumerate(inputs)]
@@ -323,11 +316,7 @@ def _typed(tensor: torch.Tensor) -> str:
 
 
 class _Unrolled(torch.nn.Module):
-    """All steps of a sequence as one model, so that its reference is made like that of any other model.
-
-    It takes all inputs of step 0 and then those of the other steps that are not fed back, and returns the outputs of all
-    steps in one list.
-    """
+    """All steps as one model, which takes the inputs that are not fed back and returns the outputs of all steps in one list."""
 
     def __init__(self, call: Call, fed: Mapping[int, int], steps: int) -> None:
         super().__init__()

@@ -59,16 +59,13 @@ def resized_probes(
     """Inputs with other sizes of the dynamic axes: all axes together, then each alone, at larger sizes and at the smallest.
 
     Axes of the same name always have the same size, and those with an expression the size that follows. An axis that only
-    inputs of ``following`` have takes the size that belongs to the others. If the model rejects sizes, multiples and
-    relations between two or three axes are tried, too.
+    inputs of ``following`` have takes the size that belongs to the others. If the model rejects sizes, multiples and relations
+    between two or three axes are tried, too. On a large example, smaller sizes are preferred, once one input has larger ones of
+    all axes.
 
-    Args:
-        following: the inputs that belong to the sizes of others.
-        domains: what is known about the inputs.
-        rows: puts special values into rows of the probes. If it does, the other axes are tried beside the smallest batch, which
-            is less work. Only the batch is made smaller for them: beside half of the width, twice the height would be no larger
-            image, and beside a width of 1, many an operator does nothing.
-        is_large: whether the example is large. Then smaller sizes are preferred, once one input has larger ones of all axes.
+    If there are special values in ``rows`` of the probes, the other axes are tried beside the smallest batch, which is less
+    work. Only the batch is made smaller for them: beside half of the width, twice the height would be no larger image, and
+    beside a width of 1, many an operator does nothing.
     """
     attempts = _Attempts(prober, axes, following, domains, rows or SpecialRows(prober, axes))
     choices = _Choices(attempts.sizes, axes)
@@ -83,10 +80,7 @@ def resized_probes(
 
 
 def _move_alone(name: str, attempts: _Attempts, choices: _Choices) -> SizeRelation | None:
-    """Try other sizes of one variable: all that are listed, or else one that the model accepts, and the smallest.
-
-    If the model accepts only multiples of a number, return that.
-    """
+    """Try other sizes of one variable; return of which number the model accepts multiples only."""
     for listed in choices.listed(name):
         attempts.attempt_one(name, listed)
     if choices.is_listed(name):

@@ -57,10 +57,7 @@ class SpecialRows:
     # --- probes -------------------------------------------------------------------------------------------------------
 
     def first_accepted(self, name: str, change: Mapping[str, int], values: Sequence[Inputs]) -> Probe | None:
-        """The probe of the first of the ``values`` that the model accepts; of the very first one, rows can have special values.
-
-        The name is that of the probe without special values, and ``change`` has the sizes that are not the example's.
-        """
+        """The probe of the first of the ``values`` that a model accepts. Rows of the very first can have special ones."""
         if probe := self._with_special_rows(name, change, values[0]):
             self._usual_values[probe.name] = name, values
             return probe
@@ -109,10 +106,7 @@ class SpecialRows:
     # --- references ---------------------------------------------------------------------------------------------------
 
     def _with_noise_of_rows(self, reference: Reference, placed: Sequence[Variation], size: int) -> Reference | None:
-        """The reference with noise for each row by itself, so that large values do not hide the errors of other rows.
-
-        ``None`` if the outputs have no such rows, or a row depends on others.
-        """
+        """The reference with noise for each row by itself, so that large values hide no others; ``None`` without rows."""
         example, outputs = self._example.reference, reference.own
         axes = _resized_axes(outputs, example.own, size)
         if axes is None or any(example.channels) or not all(map(is_all_finite, outputs)):
@@ -153,10 +147,7 @@ def _first_accepted(prober: Prober, name: str, values: Sequence[Inputs]) -> Prob
 
 
 def _batch_axes(axes: InputAxes, inputs: Outputs) -> tuple[str, tuple[int, ...]]:
-    """The variable that is the size of one axis of each input, the outermost if there are several, and these axes by the input.
-
-    No name and no axes if there is no such variable.
-    """
+    """The outermost variable that is the size of one axis of each input, and these axes by the input; none if there is none."""
     batches = []
     for name in axes.sizes_in(inputs):
         places = [place for place in axes.places if name in place.size.names]

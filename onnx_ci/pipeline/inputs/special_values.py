@@ -163,10 +163,7 @@ def _changed_floats(inputs: Inputs, change: Change) -> list[torch.Tensor]:
 
 
 def _mixed(example: Inputs, constants: Sequence[float]) -> Iterator[tuple[str, list[torch.Tensor]]]:
-    """Both signs in each input, independently of the others; among floats, also zeros, ties and constants.
-
-    If no input has enough elements for all pairs to meet, several such inputs.
-    """
+    """Both signs in each input; among floats, also zeros, ties and constants. Several rounds if few pairs can meet."""
     special = [0.0, *_TIES, *(sign * constant for constant in constants for sign in (1, -1))]
     is_small = max((tensor.numel() for tensor in example), default=0) < _ENOUGH
     for number in range(_ROUNDS if is_small else 1):
@@ -193,10 +190,7 @@ _ROUNDS = 3
 
 
 def _tested_values(example: Inputs, uses: Sequence[InputUse]) -> Iterator[tuple[str, bool, list[torch.Tensor]]]:
-    """NaN and infinity where the model itself tests for them: in one element of each input, and in about a quarter of them.
-
-    Yields a name, whether several elements are the same, and the inputs.
-    """
+    """NaN and infinity in one, and in a quarter, of the elements that a model tests; whether in several of them."""
     generator = torch.Generator().manual_seed(3000)
     for value in dict.fromkeys(value for use in uses for value in use.tested):
         places = [use.tested[value].flatten().nonzero().flatten() if value in use.tested else _NOWHERE for use in uses]

@@ -52,10 +52,7 @@ from onnx_ci.text import listed
 
 
 def build(recipe: Recipe, device: str, weights: str | None) -> Call:
-    """Call the recipe's function under its seed, check what it returns, and move that to ``device``.
-
-    A :class:`PrepareError` says that it raises, or does not return a model with matching arguments.
-    """
+    """Call the recipe's function under its seed, check what it returns, and move that to ``device``."""
     with watched() as changes, watch_loading() as loaded_with:
         call = moved(_usable(recipe, _with_mode(_checked(recipe, _result_of(recipe, weights)), recipe.training)), device)
     return replace(call, global_changes=changes, loaded_with=tuple(sorted(loaded_with)))

@@ -128,10 +128,7 @@ def input_tensors(call: Call) -> list[torch.Tensor]:
 
 
 def with_inputs(call: Call, tensors: Sequence[torch.Tensor]) -> Call:
-    """``call`` with copies of ``tensors``, on the devices of its tensor arguments, in their place and order.
-
-    They are copies because the model may overwrite them.
-    """
+    """``call`` with copies of ``tensors``, which a model may overwrite, on the devices of its own, in their order."""
     pairs = zip(tensors, input_tensors(call), strict=True)
     return filled(call, [new.to(old.device, copy=True) for new, old in pairs])
 

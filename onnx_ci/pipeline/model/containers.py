@@ -115,10 +115,7 @@ def _children(value: Any) -> list[tuple[str | int, Any]] | None:
 
 
 def _registered_children(value: Any) -> tuple[list[tuple[str | int, Any]], bool]:
-    """What a registered pytree holds, and whether it is registered with keys.
-
-    Without keys, a child is named after the key or the attribute that holds it.
-    """
+    """What a registered pytree holds, and whether with keys; without, children have those of their holders."""
 
     def is_child(node: Any) -> bool:
         return node is not value
@@ -155,8 +152,7 @@ _OF_LAYER = {"keys": "key", "values": "value"}
 def _cache_layers(value: Any) -> list[tuple[str | int, Any]]:
     """The tensors of a key-value cache, by layer; empty for any other object.
 
-    Caches have no common class. transformers' hold a list of layers with ``keys`` and ``values``; earlier ones, and many
-    others, two lists with a tensor for each layer.
+    transformers' hold a list of layers with ``keys`` and ``values``; earlier ones, and many others, two lists of tensors.
     """
     state = getattr(value, "__dict__", {})
     keys, values, layers = (state.get(name) for name in ("key_cache", "value_cache", "layers"))

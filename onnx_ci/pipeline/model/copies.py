@@ -37,10 +37,7 @@ def is_large(model: torch.nn.Module) -> bool:
 class Copies:
     """Provides copies of a call; the call itself is never run or changed.
 
-    Args:
-        pristine: the call to copy.
-        rebuild: builds the call again, for a model that cannot be copied.
-        eps: the machine epsilon of the device's arithmetic, if it is coarser than the data types'.
+    ``eps`` is the machine epsilon of the device's arithmetic, if it is coarser than the data types'.
     """
 
     def __init__(self, pristine: Call, rebuild: Callable[[], Call], *, eps: float = 0.0) -> None:
@@ -112,8 +109,7 @@ class Copies:
     def in_float64(self, inputs: Sequence[torch.Tensor] | None = None) -> Iterator[Call]:
         """A copy on the CPU with weights and inputs in float64, to run once within the context.
 
-        The large weights of a large model are converted on use, unless :meth:`convert_at_once` was called. Raises what
-        converting the model raises.
+        The large weights of a large model are converted on use, unless :meth:`convert_at_once` was called.
         """
         if self._in_float64 is None or not self._shares:
             on_use = Float64OnUse()

@@ -49,10 +49,7 @@ class Float64OnUse(Intervention):
         """The views of weights that operators have returned."""
 
     def placeholders(self, weights: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
-        """Placeholders of the weights that are large and plain, by the ids of these weights.
-
-        They refer to the weights, to which nothing may write while the placeholders are in use.
-        """
+        """Placeholders of large, plain weights, by the ids of these. Nothing may write to those while they are used."""
         placeholders: dict[int, torch.Tensor] = {}
         for weight in weights:
             is_parameter = type(weight) is torch.nn.Parameter

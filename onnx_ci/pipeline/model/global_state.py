@@ -49,9 +49,9 @@ def _set_environment(variables: dict[str, str]) -> None:
 
 
 def _symbolics_of_project() -> dict[str, Any]:
-    """The functions registered with ``torch.onnx.register_custom_op_symbolic``, by operator and opset: ``aten::relu 9``.
+    """The project's ``torch.onnx.register_custom_op_symbolic``, by operator and opset: ``aten::relu 9``.
 
-    Those of libraries are left out. A library registers its own when it is imported, which happens only once.
+    A library registers its own when it is imported, which happens only once.
     """
     # torch has functions to register and to unregister them, but none that lists them.
     registration = sys.modules.get("torch.onnx._internal.torchscript_exporter.registration")

@@ -137,10 +137,9 @@ class _Name(str):
 
 
 class FunctionModel(torch.nn.Module):
-    """A function as a module with the parameters of the function.
+    """A function as a module with its parameters.
 
-    Its weights are the modules and tensors that the function is bound to as a method or a partial, and the modules in the
-    variables around it.
+    Its weights are the modules and tensors that it is bound to, and the modules in the variables around it.
     """
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
@@ -162,10 +161,7 @@ class FunctionModel(torch.nn.Module):
 
 
 class ProgramModel(torch.nn.Module):
-    """An ``ExportedProgram`` as a module. The module of the program runs, and exporters get the program.
-
-    Both have the same weights, in copies, too.
-    """
+    """An ``ExportedProgram`` as a module, which runs; exporters get the program. Both have the same weights, in copies, too."""
 
     def __init__(self, program: torch.export.ExportedProgram, module: torch.nn.Module) -> None:
         super().__init__()
@@ -381,10 +377,7 @@ def is_training(model: torch.nn.Module) -> bool:
 
 
 def keep_modes(copied: torch.nn.Module, model: torch.nn.Module) -> None:
-    """Set each module of a copy to the mode of the same module in the model.
-
-    A class can build a module again to copy it, and a new module is in training mode.
-    """
+    """Set the modes of a copy to those of the model: a class can build a module again to copy it, in training mode."""
     for its_copy, module in zip(copied.modules(), model.modules(), strict=False):
         mode = getattr(module, "training", None)
         if mode is not None and getattr(its_copy, "training", mode) != mode:
@@ -397,10 +390,7 @@ def calls_hooks(model: torch.nn.Module) -> bool:
 
 
 def to_device(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-    """The model with its weights on a device; it may be the same object.
-
-    The graph of a program names devices, too, so it is moved together with the weights.
-    """
+    """The model, perhaps the same object, with its weights on a device, and a program with the devices that its graph names."""
     if isinstance(model, ProgramModel) and any(weight.device != device for weight in weights_of(model)):
         program = move_to_device_pass(model.program, device)
         return type(model)(program, program.module())

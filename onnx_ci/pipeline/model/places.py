@@ -25,10 +25,7 @@ def is_in_project(filename: str) -> bool:
 
 
 def project_file(filename: str) -> Path:
-    """The file of the project that an installed file is a copy of; other files as they are.
-
-    ``pip install .`` copies the modules of the project from its root or from ``src``, and Python imports the copies.
-    """
+    """The file of the project, in its root or ``src``, that ``pip install .`` has copied; other files as they are."""
     return _project_file(filename, working_directory())
 
 

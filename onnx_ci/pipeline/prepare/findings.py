@@ -54,10 +54,12 @@ def check_outputs(result: Any, tensors: Outputs, recipe: Recipe) -> None:
 
 def check_parameters(call: Call, outputs: Outputs) -> None:
     """Raise a :class:`PrepareError` if a parameter makes outputs NaN: nothing that a file computes there could be verified."""
-    if not any(map(_has_nan, outputs)):
-        return
-    for name, weight in call.model.named_parameters():
-        if unlike_others(weight) is None and _has_nan(weight):
+
+    def has_nan(tensor: torch.Tensor) -> bool:
+        return has_noise(tensor) and bool(tensor.isnan().any())
+
+    for name, weight in call.model.named_parameters() if any(map(has_nan, outputs)) else ():
+        if unlike_others(weight) is None and has_nan(weight):
             raise recipe_error(
                 f"the weight {name!r} is NaN in {int(weight.isnan().sum())} of {count(weight.numel(), 'value')}, and the model "
                 "returns NaN on its example",
@@ -65,32 +67,27 @@ def check_parameters(call: Call, outputs: Outputs) -> None:
             )
 
 
-def _has_nan(tensor: torch.Tensor) -> bool:
-    return has_noise(tensor) and bool(tensor.isnan().any())
-
-
 # --- the call ---------------------------------------------------------------------------------------------------------
 
 
-def call_findings(call: Call, result: Any, recipe: Recipe) -> Iterator[Finding]:
-    """Findings about a model, its arguments and what it returns."""
+def call_findings(call: Call, result: Any, recipe: Recipe, *, tells_loading: bool) -> Iterator[Finding]:
+    """Findings about a model, its arguments and what it returns, with a note if it loads weights and that is asked for."""
+    if call.loaded_with and tells_loading:
+        message = f"the recipe loads weights ({listed(call.loaded_with)}), so the model is exported with these"
+        yield finding("loaded-weights", message)
     for remark in call.remarks:
         yield finding("model-kind", remark)
     if call.global_changes.descriptions:
         changed = ", ".join(call.global_changes.descriptions)
         yield finding("global-state", f"building the model changes {changed} and does not restore it")
     yield from _baked_arguments(call)
-    yield from _unsupported_outputs(result)
+    for path, leaf in named_leaves(result):
+        if leaf is not None and not isinstance(leaf, torch.Tensor):
+            message = f"the model returns a {type(leaf).__name__} at {name_of(path)}, which an ONNX output cannot hold"
+            yield finding("output-mismatch", message, remedy=f"Return tensors only. {_CHOOSE_OUTPUTS}")
     yield from _misordered_names(call, result, recipe)
     if (extra := extra_names(call, recipe.input_names)) is not None:
         yield extra
-
-
-def loaded_weights_findings(call: Call) -> Iterator[Finding]:
-    """A note that the recipe's function loads weights."""
-    if call.loaded_with:
-        message = f"the recipe loads weights ({listed(call.loaded_with)}), so the model is exported with these"
-        yield finding("loaded-weights", message)
 
 
 def _baked_arguments(call: Call) -> Iterator[Finding]:
@@ -98,23 +95,15 @@ def _baked_arguments(call: Call) -> Iterator[Finding]:
 
     Booleans and ``None`` are options of the model; numbers and strings are data, which the file no longer accepts.
     """
+    wrapper = wrapper_without_constants(call)
+    remedy = None if wrapper is None else f"Pass a tensor, or fix the value: {wrapper}."
     for path, leaf in named_leaves(bound_arguments(call)):
         if isinstance(leaf, (str, int, float)) and not isinstance(leaf, bool):
             fate = "becomes a constant of the file"
             if not isinstance(leaf, str):
                 fate += " or, with TorchScript, an undeclared input"
             message = f"the argument {name_of(path)} is the {type(leaf).__name__} {leaf!r}, which {fate}"
-            wrapper = wrapper_without_constants(call)
-            remedy = None if wrapper is None else f"Pass a tensor, or fix the value: {wrapper}."
             yield finding("baked-argument", message, remedy=remedy)
-
-
-def _unsupported_outputs(result: Any) -> Iterator[Finding]:
-    """Outputs that ONNX cannot represent: numbers, strings and other objects."""
-    for path, leaf in named_leaves(result):
-        if leaf is not None and not isinstance(leaf, torch.Tensor):
-            message = f"the model returns a {type(leaf).__name__} at {name_of(path)}, which an ONNX output cannot hold"
-            yield finding("output-mismatch", message, remedy=f"Return tensors only. {_CHOOSE_OUTPUTS}")
 
 
 def _misordered_names(call: Call, result: Any, recipe: Recipe) -> Iterator[Finding]:
@@ -147,7 +136,11 @@ def output_size_findings(
     """Findings about the declared axes of outputs, but for those of which no other size was tested."""
     untested = {name for name, _ in resized.untested(probes, axes.inputs)}
     yield from (each for label, each in _constant_axes(recipe, probes, axes, written) if label not in untested)
-    yield from _wrong_expressions(recipe, probes, axes)
+    for probe in probes:
+        for wrong in axes.wrong_outputs(recipe.output_names, probe.inputs, probe.reference.own):
+            remedy = "Correct the expression, or give the axis its own name."
+            yield finding("name-mismatch", f"{wrong} on {probe.name!r}", remedy=remedy)
+            return
 
 
 def untested_axes(
@@ -208,23 +201,10 @@ def undeclared_relations(resized: ResizedProbes, axes: DeclaredAxes) -> Iterator
         yield finding("size-relation", message, remedy=remedy)
 
 
-def _wrong_expressions(recipe: Recipe, probes: Sequence[Probe], axes: DeclaredAxes) -> Iterator[Finding]:
-    """Expressions that are declared for axes of outputs, and that are not their sizes on some input."""
-    for probe in probes:
-        wrong = next(axes.wrong_outputs(recipe.output_names, probe.inputs, probe.reference.own), None)
-        if wrong is not None:
-            remedy = "Correct the expression, or give the axis its own name."
-            yield finding("name-mismatch", f"{wrong} on {probe.name!r}", remedy=remedy)
-            return
-
-
 def _constant_axes(
     recipe: Recipe, probes: Sequence[Probe], axes: DeclaredAxes, written: Written
 ) -> Iterator[tuple[str, Finding]]:
-    """Axes of outputs that are declared dynamic but have the same size on every input on which a wrong one is an error.
-
-    Each is a finding with the declared name of the axis.
-    """
+    """Axes of outputs, by declared names, that have one size on every input on which a wrong one is an error."""
     legal = [probe for probe in probes if probe.legality is InputStatus.LEGAL]
     for position, name in enumerate(recipe.output_names[: len(probes[0].reference.own)]):
         shapes = [probe.reference.own[position].shape for probe in legal]

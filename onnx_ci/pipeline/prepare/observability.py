@@ -6,6 +6,7 @@ An error in a module whose activation × gradient is within the tolerance of the
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -72,24 +73,21 @@ def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Obse
     """
     taps: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
-    def hook_of(name: str) -> Any:
-        def hook(_module: torch.nn.Module, _args: object, output: Any) -> Any:
-            def tap(tensor: torch.Tensor) -> torch.Tensor:
-                if unlike_others(tensor) is not None or not tensor.is_floating_point() or not tensor.numel():
-                    return tensor
-                # The added zero receives the output's gradient, even if the output is changed in place later.
-                zero = torch.zeros_like(tensor, requires_grad=True)
-                taps.setdefault(name, []).append((zero, tensor.detach().clone()))
-                return tensor + zero
+    def hook(name: str, _module: torch.nn.Module, _args: object, output: Any) -> Any:
+        def tap(tensor: torch.Tensor) -> torch.Tensor:
+            if unlike_others(tensor) is not None or not tensor.is_floating_point() or not tensor.numel():
+                return tensor
+            # The added zero receives the output's gradient, even if the output is changed in place later.
+            zero = torch.zeros_like(tensor, requires_grad=True)
+            taps.setdefault(name, []).append((zero, tensor.detach().clone()))
+            return tensor + zero
 
-            return pytree.tree_map_only(torch.Tensor, tap, output)
-
-        return hook
+        return pytree.tree_map_only(torch.Tensor, tap, output)
 
     names = {name: module for name, module in call.model.named_modules() if not any(True for _ in module.children())}
     if not calls_hooks(call.model):
         return None
-    hooks = [module.register_forward_hook(hook_of(name or WHOLE)) for name, module in names.items()]
+    hooks = [module.register_forward_hook(functools.partial(hook, name or WHOLE)) for name, module in names.items()]
     try:
         with torch.enable_grad(), seeded(0), force_eager(), _gradients_of_recurrent_layers(call.model):
             outputs = tensors_in(call.model(*call.args, **call.kwargs))
@@ -112,22 +110,18 @@ def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Obse
     finally:
         for hook in hooks:
             hook.remove()
-    visible: list[str] = []
-    hidden: list[str] = []
-    without_gradient: list[str] = []
-    flat: list[str] = []
+    kinds: dict[str, list[str]] = {"visible": [], "hidden": [], "without_gradient": [], "flat": []}
     for name, pairs in tapped.items():
         effects = [
             activation * gradient for (_, activation), gradient in zip(pairs, gradients, strict=False) if gradient is not None
         ]
         if not effects:
-            without_gradient.append(name)
+            kinds["without_gradient"].append(name)
         if not any(effect.any() for effect in effects):
-            flat.append(name)
+            kinds["flat"].append(name)
         sizes = (torch.linalg.vector_norm(effect.nan_to_num_(0.0, 0.0, 0.0), dtype=torch.float64) for effect in effects)
-        (visible if any(size > 1 for size in sizes) else hidden).append(name)
-    names_of = {"visible": visible, "hidden": hidden, "without_gradient": without_gradient, "flat": flat}
-    return Observability(**{kind: tuple(of_kind) for kind, of_kind in names_of.items()})
+        kinds["visible" if any(size > 1 for size in sizes) else "hidden"].append(name)
+    return Observability(**{kind: tuple(of_kind) for kind, of_kind in kinds.items()})
 
 
 _MOVE, _MOVES = 1 / 8, 4

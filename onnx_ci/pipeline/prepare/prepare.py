@@ -10,7 +10,7 @@ import contextlib
 import enum
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from onnx_ci.pipeline.inputs.call_probes import call_probes
 from onnx_ci.pipeline.inputs.decisions import observed
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, ModelProber, Probe, Probes, RandomProber
 from onnx_ci.pipeline.inputs.sequences import Sequences
-from onnx_ci.pipeline.inputs.special_values import Variation, constants_of, variations
+from onnx_ci.pipeline.inputs.special_values import constants_of, variations
 from onnx_ci.pipeline.model.build import build, completed, with_names
 from onnx_ci.pipeline.model.call import (
     Call,
@@ -55,7 +55,6 @@ from onnx_ci.pipeline.prepare.findings import (
     call_findings,
     check_outputs,
     check_parameters,
-    loaded_weights_findings,
     noisy_outputs,
     not_recorded,
     not_watchable,
@@ -141,14 +140,12 @@ def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
         first = _first_run(copies, tracer, task, timings)
         with timed("sketch", timings):
             weights_sketch = sketch(weights_of(copies.pristine.model))
-        effects = first.effects
-        probes, untaken_branches, of_inputs = _probes(copies, tracer, first, effects, task, timings, builder.exact_arithmetic)
+        probes, untaken_branches, of_inputs = _probes(copies, tracer, first, task, timings, builder)
         observability, of_observability = _observability(copies, copies.release(), probes.all, task, timings)
     findings = (
-        *(loaded_weights_findings(copies.pristine) if weights is Weights.PROBE_UNLESS_LOADED else ()),
-        *call_findings(copies.pristine, first.result, task.recipe),
+        *call_findings(copies.pristine, first.result, task.recipe, tells_loading=weights is Weights.PROBE_UNLESS_LOADED),
         *(() if copies.is_watchable else [not_watchable()]),
-        *effects.findings,
+        *first.effects.findings,
         *of_inputs,
         *of_observability,
     )
@@ -158,8 +155,8 @@ def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
         pristine=copies.pristine,
         fresh=copies.fresh,
         has_probe_weights=builder.has_probe_weights,
-        exports_own_parameters=is_large(copies.pristine.model) and effects.can_share and not builder.is_on_gpu,
-        changed_by_running=tuple(effects.changed),
+        exports_own_parameters=is_large(copies.pristine.model) and first.effects.can_share and not builder.is_on_gpu,
+        changed_by_running=tuple(first.effects.changed),
         is_watchable=copies.is_watchable,
         weights_sketch=weights_sketch,
     )
@@ -314,20 +311,10 @@ def _signature(input_names: tuple[str | None, ...], call: Call, axes: DeclaredAx
 
 
 def _probes(
-    copies: Copies,
-    tracer: Tracer,
-    first: _FirstRun,
-    effects: SideEffects,
-    task: CellTask,
-    timings: dict[str, float],
-    arithmetic: Callable[[], contextlib.AbstractContextManager[None]],
+    copies: Copies, tracer: Tracer, first: _FirstRun, task: CellTask, timings: dict[str, float], builder: _Builder
 ) -> tuple[Probes, tuple[UntakenBranch, ...], list[Finding]]:
-    """The example, given inputs, random and special values, other sizes, steps of sequences, and other sides of branches.
-
-    Further, the branches of which no probe takes the other side, and what both show about the recipe. Of references that are
-    computed later, ``arithmetic`` is that.
-    """
-    recipe, axes = task.recipe, first.axes
+    """The probes, the branches of which none takes the other side, and what both show about the recipe."""
+    recipe, axes, effects = task.recipe, first.axes, first.effects
     with timed("probes", timings):
         prober = (RandomProber if recipe.nondeterministic else ModelProber)(copies, first.example)
         names = names_in_model(copies.pristine)
@@ -338,20 +325,16 @@ def _probes(
         sequences = Sequences(copies, recipe, first.example, axes, domains)
         finder = BranchFinder(tracer, observed(trace), prober, axes.inputs, sequences.following, domains)
         beginning = (prober.example, *_given_probes(task, prober, first.signature))
-        special: Sequence[Variation] = ()
-        if not task.is_quick:
-            special = [*variations(example, domains, constants_of(copies.pristine.model), uses)]
-        operators = sum(1 for _ in trace.of_kind(Operator))
-        can_use_rows = effects.can_share and not recipe.feedback and not finder.decides_by_values
+        special = () if task.is_quick else variations(example, domains, constants_of(copies.pristine.model), uses)
         of_call = call_probes(
             prober,
             axes.inputs,
             sequences.following,
             domains,
-            special,
+            [*special],
             is_quick=task.is_quick,
-            is_large=trace.elements > LARGE * operators,
-            can_use_rows=can_use_rows,
+            is_large=trace.elements > LARGE * sum(1 for _ in trace.of_kind(Operator)),
+            can_use_rows=effects.can_share and not recipe.feedback and not finder.decides_by_values,
         )
         probes = (*beginning, *of_call.probes)
         kept_sizes = [*find_kept_sizes(copies, tracer, of_call.resized.probes)] if effects.can_share else []
@@ -381,7 +364,7 @@ def _probes(
     ]
 
     def one_kind_probes() -> tuple[Probe, ...]:
-        with arithmetic():
+        with builder.exact_arithmetic():
             return (*beginning, *of_call.separated(), *branches.probes)
 
     all_probes = Probes(
@@ -424,10 +407,7 @@ _FIX_INPUTS = "Fix the file, or the recipe's inputs or --inputs that name it."
 def _observability(
     copies: Copies, shared: Call | None, probes: Sequence[Probe], task: CellTask, timings: dict[str, float]
 ) -> tuple[Observability | None, list[Finding]]:
-    """Which modules affect the outputs measurably, if that is asked for and can be measured, and findings about it.
-
-    The ``shared`` copy, on which all runs were made, is not used any more.
-    """
+    """Which modules affect the outputs measurably, if that is asked for and can be measured, and findings about it."""
     if task.is_quick or task.recipe.nondeterministic:
         return None, []
     example = probes[0]

@@ -33,11 +33,9 @@ OTHER_SEED = 1
 
 def describe_changes(model: torch.nn.Module, pristine: torch.nn.Module) -> list[str]:
     """Descriptions of what differs between a used model and an unused copy of it: parameters, buffers, modes."""
-    used_state, unused_state = dict(_state(model)), dict(_state(pristine))
-    changed = list(used_state.keys() ^ unused_state.keys())
-    common = used_state.keys() & unused_state.keys()
-    changed += [name for name in common if not _is_same(used_state[name], unused_state[name])]
-    changed.sort()
+    used, original = _state(model), _state(pristine)
+    changed = [name for name in used.keys() & original.keys() if not _is_same(used[name], original[name])]
+    changed = sorted([*changed, *(used.keys() ^ original.keys())])
     for (name, module), (_, unused) in zip(model.named_modules(), pristine.named_modules(), strict=False):
         modes = {getattr(each, "training", None) for each in (module, unused)}
         if len(modes) > 1 and None not in modes:  # a frozen script has no mode
@@ -66,11 +64,9 @@ def _overwrites(given: Sequence[tuple[Path, Any]], pristine: Call) -> Iterator[F
         yield finding("impure-model", message, severity=Severity.NOTE, remedy=remedy)
 
 
-def _state(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, parameter in model.named_parameters():
-        yield f"the parameter {name!r}", parameter
-    for name, buffer in model.named_buffers():
-        yield f"the buffer {name!r}", buffer
+def _state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    parameters = {f"the parameter {name!r}": parameter for name, parameter in model.named_parameters()}
+    return parameters | {f"the buffer {name!r}": buffer for name, buffer in model.named_buffers()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,12 +113,11 @@ def find_side_effects(
         return _explained(copies, tracer, own, others, training=training, is_recorded=trace.is_accepted)
     changed = describe_changes(again.model, copies.pristine.model)
     findings = [*_overwrites(given, copies.pristine)] if not changed else [_changed(changed)]
-    can_share, usable = others is not None and not changed, None if tracer.must_repeat else trace
     return SideEffects(
         findings=() if training else findings,
         changed=changed,
-        can_share=can_share,
-        trace=usable,
+        can_share=others is not None and not changed,
+        trace=None if tracer.must_repeat else trace,
         is_exact=_are_same(outputs, own),
     )
 
@@ -136,8 +131,7 @@ def _explained(
         message = "a fresh copy of the model returns different outputs"
         first, other = (tracer.record(copies.fresh(), seed=seed)[0] for seed in (0, OTHER_SEED))
         drawn = next(iter(lines_that_draw(first)), None)
-        remedy = None if drawn is not None else _NOT_DRAWN_BY_TORCH
-        source = drawn or first_difference(first, other)
+        remedy, source = (None, drawn) if drawn else (_NOT_DRAWN_BY_TORCH, first_difference(first, other))
         details = {"other_sizes": not same_shapes(again, own)}
         return SideEffects(findings=[finding("nondeterministic", message, remedy=remedy, source=source, details=details)])
     fresh = copies.fresh()
@@ -189,10 +183,7 @@ def _are_same(outputs: Outputs, others: Outputs) -> bool:
 
 
 def _after(fresh: Call, others: Sequence[torch.Tensor]) -> Outputs:
-    """What a copy returns for its inputs, under another seed, after it has run on other inputs.
-
-    A model can keep hidden state that a comparison of its parameters and buffers does not find.
-    """
+    """What a copy returns after a run on other inputs: hidden state is not found by comparing parameters and buffers."""
     example = with_own_inputs(fresh)
     run(with_inputs(fresh, others))
     return run(example, seed=OTHER_SEED)
@@ -209,18 +200,15 @@ def _other_inputs(copies: Copies, inputs: Sequence[torch.Tensor]) -> Sequence[to
 
 
 def _changed(changed: Sequence[str]) -> Finding:
-    return finding("impure-model", f"running the model changes {_listed(changed)}", severity=Severity.NOTE)
-
-
-def _listed(changed: Sequence[str]) -> str:
-    return listed_shortly(changed) if changed else "state that it keeps"
+    return finding("impure-model", f"running the model changes {listed_shortly(changed)}", severity=Severity.NOTE)
 
 
 def _impure(changed: Sequence[str], later: str, copies: Copies, tracer: Tracer) -> Finding:
     fresh = copies.fresh()
     first, second = (tracer.record(call)[0] for call in [with_own_inputs(fresh), with_own_inputs(fresh)])
     source = next(iter(lines_that_change_state(first)), None) or first_difference(first, second)
-    message = f"running the model changes {_listed(changed)}, and {later} returns different outputs"
+    state = listed_shortly(changed) if changed else "state that it keeps"
+    message = f"running the model changes {state}, and {later} returns different outputs"
     return finding("impure-model", f"{message}; the file always returns the first ones", source=source)
 
 

@@ -40,9 +40,8 @@ def lines_that_draw(trace: Trace) -> list[SourceLine]:
 def first_difference(trace: Trace, other: Trace) -> SourceLine | None:
     """The first line that does something else in another run on the same inputs.
 
-    It calls another function, gives it other numbers, reads another number, or decides otherwise: it is where the code uses
-    what changes between runs, such as a clock, a number drawn by ``random``, or the state of a plain object. Of two lines, the
-    one counts that only one of the runs comes to.
+    It is where the code uses what changes between runs, such as a clock, a number drawn by ``random``, or the state of a plain
+    object. Of two lines, the one counts that only one of the runs comes to.
     """
     places = {event.place for event in trace.events}
     for event, another in itertools.zip_longest(trace.events, other.events):

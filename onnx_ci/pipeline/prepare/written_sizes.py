@@ -62,7 +62,7 @@ class WrittenSize:
 
 @dataclass
 class _Numbers:
-    """Answers with sizes in place of some numbers, and notes which numbers may be sizes."""
+    """Answers with the size ``here``, in this run, in place of some multiples of the example's, and notes all of these."""
 
     size: int
     here: int
@@ -77,15 +77,14 @@ class _Numbers:
             return what.value
         spots = [_Spot(source, what.function, position, number) for position, number in enumerate(what.value)]
         for spot in spots:
-            if self._may_be_size(spot.number) and spot not in self.code:
-                self.code[spot] = [*self._code_of(spot.number // self.size, what)]
+            number, size = spot.number, self.size
+            may_be_size = isinstance(number, int) and (number == size or (number > size > 1 and number % size == 0))
+            if may_be_size and spot not in self.code:
+                self.code[spot] = [*self._code_of(number // size, what)]
         return tuple(
             spot.number // self.size * self.here if spot in self.replaced else number
             for spot, number in zip(spots, what.value, strict=True)
         )
-
-    def _may_be_size(self, number: float) -> bool:
-        return isinstance(number, int) and (number == self.size or (number > self.size > 1 and number % self.size == 0))
 
     def _code_of(self, factor: int, what: Received) -> Iterator[str]:
         """What has a multiple of the size here, among the variables of the project's innermost function."""

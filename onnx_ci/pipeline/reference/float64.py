@@ -32,13 +32,9 @@ def run_in_float64(
     """The outputs in float64, or ``None`` if the model cannot run in float64 or returns other shapes.
 
     The second value is the machine epsilon of the coarsest type that the model casts to, or 0. In a model that computes
-    something else where its operators are watched, its own casts are not replaced.
-
-    Args:
-        within: gets the call, which it may change, and returns the context in which the call runs. It is called again if a
-            large model has to run with all weights converted at once.
-        decisions: what the model decides in its own type. The run repeats these decisions; if that is impossible, there are no
-            outputs.
+    something else where its operators are watched, its own casts are not replaced. The run repeats the ``decisions`` that the
+    model takes in its own type, or has no outputs. What ``within`` returns for the call is the context in which that runs; it
+    is called again if a large model has to run with all weights converted at once.
     """
     tensors = _tensors_of(copies.pristine)
     device_type = next((tensor.device.type for tensor in tensors), "cpu")
@@ -82,10 +78,7 @@ def run_within(
     within: Callable[[Call], AbstractContextManager[object]],
     decisions: RecordedDecisions | None = None,
 ) -> Outputs | None:
-    """The outputs in float64, or in the model's own type if it cannot run in float64; ``None`` if the model fails.
-
-    The arguments are those of :func:`run_in_float64`.
-    """
+    """:func:`run_in_float64`, or in the model's own type if it cannot run in float64; ``None`` if the model fails."""
     exact, _ = run_in_float64(copies, own, inputs, within, decisions)
     if exact is not None or decisions is not None:
         return exact

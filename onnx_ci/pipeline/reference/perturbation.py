@@ -51,12 +51,7 @@ def perturbed_runs(
 
     This is stochastic arithmetic (Vignes, 1993; Parker, 1997) applied to the inputs: in a backward stable algorithm, rounding
     errors have the same effect as perturbations of the inputs of that size. Integers are not perturbed, but the order of equal
-    values differs from run to run.
-
-    Args:
-        precision: the precision whose steps perturb; by default that of each tensor's own type.
-        weights_only: whether the inputs are left as they are.
-        is_watchable: whether the model computes the same under an intervention; otherwise, equal values keep their order.
+    values differs from run to run, unless the model computes something else under an intervention.
     """
     generator = torch.Generator().manual_seed(0)
 

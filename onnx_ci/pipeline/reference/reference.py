@@ -234,9 +234,8 @@ def quantized_reference(
 ) -> Reference:
     """``like`` with the noise of a quantized file, which alone knows the steps of its activations.
 
-    Args:
-        runs: outputs of what ``like`` is the reference of, perturbed at the file's precision.
-        jittered: the same with its activations moved by a step, several times; none if only its weights are quantized.
+    It follows from runs perturbed at the file's precision, and from ``jittered`` ones, beside a ``still`` one, with activations
+    moved by a step: none if only weights are quantized.
     """
     moved = [
         tuple(
@@ -255,11 +254,9 @@ def quantized_reference(
 def with_noise_of(
     like: Reference, simulated: Sequence[Outputs | None], method: str, *, unrounded: Outputs | None = None
 ) -> Reference:
-    """``like`` with the noise of runs in float64 in which something is rounded as in the file.
+    """``like`` with the noise of simulated runs in float64 that round as the file does: ``None`` for one that failed.
 
-    Args:
-        simulated: the outputs of these runs; ``None`` for one that failed.
-        unrounded: the outputs of such a run in which nothing is rounded, if they are not those of ``like``.
+    They are compared with the outputs of one that is ``unrounded``, if these are not those of ``like``.
     """
     exact = like.exact if unrounded is None else unrounded
     noise, stable, channels = list(like.noise), list(like.stable), list(like.channels)
@@ -317,10 +314,7 @@ def proportional_reference(own: Outputs, like: Reference) -> Reference | None:
 
 
 def _exact_or_own(own: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    """The values in float64, or the model's own where float64 has another limit or is not finite.
-
-    The limits of a type differ from those of float64, such as ``torch.finfo(x.dtype).min`` in a mask.
-    """
+    """The values in float64, or the model's own at its type's limits, such as ``finfo(x.dtype).min``, and where not finite."""
     if not has_noise(own):
         return own
     if is_all_finite(own) and is_all_finite(exact) and largest_value(own) < torch.finfo(own.dtype).max / 2:

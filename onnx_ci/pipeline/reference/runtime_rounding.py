@@ -40,10 +40,7 @@ aten = torch.ops.aten
 
 
 def with_runtime_rounding(copies: Copies, like: Reference, inputs: Sequence[torch.Tensor] | None = None) -> Reference:
-    """The reference ``like`` of a model on ``inputs``, or on the recipe's example, with the rounding of runtimes in its noise.
-
-    It is ``like`` itself if the model has nothing that runtimes round more than PyTorch.
-    """
+    """``like`` with the rounding of runtimes in its noise; itself if nothing is rounded more than by PyTorch."""
     is_float64 = like.eps <= torch.finfo(torch.float64).eps
     modes: list[_AsRuntimes] = []  # one for each attempt
 

@@ -77,10 +77,7 @@ class Tracer:
         """Whether the last run has shown another of them, so that it is not recorded how its numbers are converted."""
 
     def trace(self, inputs: Sequence[torch.Tensor]) -> Trace:
-        """A run on ``inputs``; whatever the model raises means that it rejects them.
-
-        The model runs again if the run shows where it converts numbers.
-        """
+        """A run on ``inputs``, repeated if it shows where the model converts numbers. What raises rejects them."""
         try:
             self._copies.try_on_cpu(inputs)
         except PrepareError:
