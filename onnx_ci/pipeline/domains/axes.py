@@ -27,7 +27,7 @@ from onnx_ci.collection.axis_sizes import (
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.errors import RecipeError, did_you_mean
 from onnx_ci.pipeline.model.call import Call, PrepareError, bound_arguments, extra_names, recipe_error
-from onnx_ci.pipeline.model.containers import children_of, keys_of, named_leaves
+from onnx_ci.pipeline.model.containers import children_of, named_leaves
 from onnx_ci.pipeline.model.module import signature_of
 from onnx_ci.pipeline.model.tensors import Outputs
 from onnx_ci.results.rules import finding
@@ -281,10 +281,11 @@ def _entry(spec: Any, arguments: list[Any], path: Sequence[str | int]) -> Any:
     for key in path:
         if spec is None:
             return None
-        keys = keys_of(value)
+        children = children_of(value)
+        keys = [each for each, _ in children]
         by_position = key in keys and not isinstance(spec, Mapping)
-        spec = children_of(spec)[keys.index(key)] if by_position else spec[key]
-        value = children_of(value)[keys.index(key)] if key in keys else None
+        spec = children_of(spec)[keys.index(key)][1] if by_position else spec[key]
+        value = children[keys.index(key)][1] if key in keys else None
     return spec
 
 
@@ -340,7 +341,7 @@ def dynamic_shapes_tree(call: Call, input_names: tuple[str | None, ...], axes: D
             labels = axes.labels.get(next(names) or "", {})
             return {axis: axes.dims.get(label, label) for axis, label in labels.items()}
         # A class of the user's need not be able to hold anything but tensors, so torch.export takes a list in its place.
-        return [shapes(child) for child in children_of(value)] if _is_of_own_class(value) else None
+        return [shapes(child) for _, child in children_of(value)] if _is_of_own_class(value) else None
 
     return tuple(shapes(list(bound_arguments(call).values())))
 

@@ -22,10 +22,8 @@ class CallProbes:
     probes: tuple[Probe, ...]
     resized: ResizedProbes
     """Those of other sizes, and what is known about the sizes."""
-    has_special_rows: bool
-    """Whether a probe has several kinds of special values in its rows."""
-    separated: Callable[[], tuple[Probe, ...]]
-    """Makes probes with a single kind each; the same if :attr:`has_special_rows` is false."""
+    separated: Callable[[], tuple[Probe, ...]] | None
+    """Makes probes with a single kind of special values each; ``None`` if these are such probes."""
     left_out: tuple[str, ...] = ()
     """The names of the special values that are not tried."""
 
@@ -62,7 +60,7 @@ def call_probes(
         return (*fresh(), *rows.separated(resized.probes), *special_probes(prober, special))
 
     if not rows.are_used:
-        return CallProbes(probes=separated(), resized=resized, has_special_rows=False, separated=separated, left_out=left_out)
+        return CallProbes(probes=separated(), resized=resized, separated=None, left_out=left_out)
     # Rows show that the model does not look at the batch, so random values need not have the example's sizes.
     together = (*(() if rows.has_random_rows else fresh()), *resized.probes, *special_probes(prober, rows.waiting))
-    return CallProbes(probes=together, resized=resized, has_special_rows=True, separated=separated, left_out=left_out)
+    return CallProbes(probes=together, resized=resized, separated=separated, left_out=left_out)

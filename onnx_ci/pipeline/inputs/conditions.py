@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,20 +78,14 @@ def _nodes_at(code: CodeType, offset: int) -> Sequence[ast.AST]:
     first, last, start, end = list(code.co_positions())[offset // 2]
     if first is None or last is None or start is None or end is None:
         return ()
-    return _nodes_around(code.co_filename, (first, start), (last, end))
 
-
-def _nodes_around(filename: str, start: tuple[int, int], end: tuple[int, int]) -> Sequence[ast.AST]:
-    """The nodes of a file's syntax tree that contain a span, outermost first."""
-
-    def contains(node: ast.AST) -> bool:
-        place = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
-        if None in place:
+    def contains(node: Any) -> bool:
+        if None in (node.lineno, node.end_lineno):
             return False
-        return (node.lineno, node.col_offset) <= start and end <= (node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
+        return (node.lineno, node.col_offset) <= (first, start) and (last, end) <= (node.end_lineno, node.end_col_offset)
 
     nodes: list[ast.AST] = []
-    node = _syntax_tree(filename)
+    node = _syntax_tree(code.co_filename)
     while node is not None:
         nodes.append(node)
         node = next((child for child in _spanned(node) if contains(child)), None)

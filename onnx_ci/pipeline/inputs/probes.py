@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
@@ -16,12 +16,7 @@ from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.running import run
 from onnx_ci.pipeline.model.tensors import Outputs, is_float8
 from onnx_ci.pipeline.reference.random_samples import Sample, random_reference, runs_needed, sample_of
-from onnx_ci.pipeline.reference.reference import (
-    Reference,
-    make_reference,
-    proportional_reference,
-    with_perturbation,
-)
+from onnx_ci.pipeline.reference.reference import Reference, make_reference, proportional_reference, with_perturbation
 from onnx_ci.pipeline.reference.runtime_rounding import with_runtime_rounding
 from onnx_ci.results.records import InputDomain
 
@@ -182,17 +177,10 @@ class ModelProber:
         def perturbed() -> Reference:
             return with_perturbation(self._copies, as_runtimes(), inputs)
 
-        refinements: list[Callable[[], Reference]] = [precise] if proportion else []
-        refinements.append(as_runtimes)
-        if special:  # a model may be ill-conditioned on values that it never gets
-            refinements.append(perturbed)
-        return Probe(
-            name=name,
-            inputs=tuple(inputs),
-            reference=proportion or precise(),
-            special=special,
-            refinements=tuple(refinements),
-        )
+        # A model may be ill-conditioned on special values, which it never gets.
+        refinements = (*([precise] if proportion else ()), as_runtimes, *([perturbed] if special else ()))
+        reference = proportion or precise()
+        return Probe(name=name, inputs=tuple(inputs), reference=reference, special=special, refinements=refinements)
 
 
 class RandomProber(ModelProber):
@@ -220,7 +208,9 @@ class RandomProber(ModelProber):
         return tuple(tuple(map(sample_of, outputs)) for outputs in itertools.chain([first], later))
 
 
-# --- inputs -----------------------------------------------------------------------------------------------------------
+def first_accepted(prober: Prober, name: str, values: Iterable[Inputs], *, quick: bool) -> Probe | None:
+    """The probe of the first of the ``values`` that the model accepts."""
+    return next(filter(None, (prober.probe(name, inputs, quick=quick) for inputs in values)), None)
 
 
 def is_same(left: torch.Tensor, right: torch.Tensor) -> bool:

@@ -26,7 +26,7 @@ from onnx_ci.pipeline.model.call import Call, PrepareError, filled, input_tensor
 from onnx_ci.pipeline.model.containers import tensors_in
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.running import run, seeded
-from onnx_ci.pipeline.model.tensors import Outputs, dtype_name
+from onnx_ci.pipeline.model.tensors import Outputs, dtype_name, same_shapes
 from onnx_ci.pipeline.reference.reference import Reference, make_reference
 from onnx_ci.pipeline.reference.runtime_rounding import with_runtime_rounding
 from onnx_ci.results.records import Finding, Severity
@@ -46,12 +46,7 @@ class Sequences:
     """Runs a recipe's model in sequences and makes probes of their steps. Inputs and outputs are identified by position."""
 
     def __init__(
-        self,
-        copies: Copies,
-        recipe: Recipe,
-        example: Probe,
-        axes: DeclaredAxes,
-        domains: InputDomains = UNKNOWN,
+        self, copies: Copies, recipe: Recipe, example: Probe, axes: DeclaredAxes, domains: InputDomains = UNKNOWN
     ) -> None:
         self._copies, self._recipe, self._example, self._axes, self._domains = copies, recipe, example, axes, domains
         self._names = recipe.input_names
@@ -80,7 +75,7 @@ class Sequences:
         """
         probes = self._after(self._example)
         notes = []
-        resized = next((probe for probe in single if _shapes(probe) != _shapes(self._example)), None)
+        resized = next((probe for probe in single if not same_shapes(probe.inputs, self._example.inputs)), None)
         if resized is not None:
             try:
                 probes += self._after(resized)
@@ -184,11 +179,7 @@ class Sequences:
         return {name for place in self._axes.inputs.places if place.index in self._fed for name in place.size.names}
 
     def _fitted(
-        self,
-        inputs: Sequence[torch.Tensor],
-        leading: Collection[int],
-        changed: Collection[str],
-        kept: Collection[int] = (),
+        self, inputs: Sequence[torch.Tensor], leading: Collection[int], changed: Collection[str], kept: Collection[int] = ()
     ) -> list[torch.Tensor]:
         """The inputs, with sizes of ``changed`` variables derived from the ``leading`` ones, except for ``kept`` ones."""
         axes = self._axes.inputs
@@ -271,13 +262,10 @@ class Sequences:
         def as_runtimes() -> Reference:
             return with_runtime_rounding(copies, whole)
 
-        def part_as_runtimes(part: slice) -> Reference:
-            return _part(as_runtimes(), part)
-
         count = len(outputs[0])
         for step in range(len(inputs)):
             part = slice(step * count, (step + 1) * count)
-            yield _part(whole, part), functools.partial(part_as_runtimes, part)
+            yield _part(whole, part), functools.partial(lambda part: _part(as_runtimes(), part), part)
 
 
 def _part(whole: Reference, outputs: slice) -> Reference:
@@ -291,10 +279,6 @@ def _part(whole: Reference, outputs: slice) -> Reference:
         stable=whole.stable[outputs],
         undecided=None,
     )
-
-
-def _shapes(probe: Probe) -> list[torch.Size]:
-    return [tensor.shape for tensor in probe.inputs]
 
 
 def _not_run(how: str, error: PrepareError) -> Finding:

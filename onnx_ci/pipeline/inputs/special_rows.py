@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 
 from onnx_ci.pipeline.domains.axes import InputAxes
-from onnx_ci.pipeline.inputs.probes import EXTREME_TOLERANCE, Inputs, InputStatus, Probe, Prober, is_same
+from onnx_ci.pipeline.inputs.probes import EXTREME_TOLERANCE, Inputs, InputStatus, Probe, Prober, first_accepted, is_same
 from onnx_ci.pipeline.inputs.special_values import Variation
 from onnx_ci.pipeline.model.tensors import Outputs, has_noise, is_all_finite, is_float8
 from onnx_ci.pipeline.reference.channel_noise import ChannelNoise
@@ -61,7 +61,7 @@ class SpecialRows:
         if probe := self._with_special_rows(name, change, values[0]):
             self._usual_values[probe.name] = name, values
             return probe
-        probe = _first_accepted(self._prober, name, values)
+        probe = first_accepted(self._prober, name, values, quick=True)
         if probe and change.get(self.batch, 1) > 1:
             self.has_random_rows = self.has_random_rows or all(map(is_same, probe.inputs, values[0]))
         return probe
@@ -71,7 +71,7 @@ class SpecialRows:
         for probe in probes:
             if probe.name not in self._usual_values:
                 yield probe
-            elif usual := _first_accepted(self._prober, *self._usual_values[probe.name]):
+            elif usual := first_accepted(self._prober, *self._usual_values[probe.name], quick=True):
                 yield usual
 
     def _with_special_rows(self, name: str, change: Mapping[str, int], inputs: Inputs) -> Probe | None:
@@ -140,10 +140,6 @@ class SpecialRows:
             and bool(((left.double() - right.double()).abs() <= (SAME * noise if has_noise(left) else 0.0)).all())
             for left, right, noise in zip(alone.reference.own, beside.own, beside.noise, strict=True)
         )
-
-
-def _first_accepted(prober: Prober, name: str, values: Sequence[Inputs]) -> Probe | None:
-    return next(filter(None, (prober.probe(name, inputs, quick=True) for inputs in values)), None)
 
 
 def _batch_axes(axes: InputAxes, inputs: Outputs) -> tuple[str, tuple[int, ...]]:

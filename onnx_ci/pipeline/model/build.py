@@ -35,7 +35,6 @@ from onnx_ci.pipeline.model.module import (
     as_model,
     has_closures,
     is_exportable,
-    own_example,
     own_keywords,
     plain_weights_of,
     set_training,
@@ -102,7 +101,10 @@ def _result_of(recipe: Recipe, weights: str | None) -> Any:
     try:
         with no_forks_leave(), seeded(recipe.seed):
             result = recipe(**options)
-            return own_example(result) if is_exportable(result) else result
+            if not is_exportable(result):
+                return result
+            args, kwargs = result.example_arguments()
+            return result, args, kwargs or {}
     except OnnxCiError as error:
         raise recipe_error(str(error), "Fix what the message names; the model was not built.") from None
     except (KeyboardInterrupt, GeneratorExit):

@@ -49,14 +49,9 @@ def name_of(path: Path) -> str:
     return ".".join(map(str, path))
 
 
-def children_of(value: Any) -> list[Any]:
-    """What a container holds directly; empty for any other value."""
-    return [child for _, child in _children(value) or ()]
-
-
-def keys_of(value: Any) -> list[str | int]:
-    """The keys, names or positions of :func:`children_of`."""
-    return [key for key, _ in _children(value) or ()]
+def children_of(value: Any) -> list[tuple[str | int, Any]]:
+    """What a container holds directly, with its keys, names or positions; empty for any other value."""
+    return _children(value) or []
 
 
 def containers_in(value: Any, path: Path = ()) -> Iterator[Container]:
@@ -68,7 +63,7 @@ def containers_in(value: Any, path: Path = ()) -> Iterator[Container]:
         has_keys = is_registered and _registered_children(value)[1]
         has_tensors = bool(tensors_in(value))
         yield Container(path=path, kind=type(value), is_registered=is_registered, has_keys=has_keys, has_tensors=has_tensors)
-    for key, child in _children(value) or ():
+    for key, child in children_of(value):
         yield from containers_in(child, (*path, key))
 
 
@@ -127,18 +122,9 @@ def _registered_children(value: Any) -> tuple[list[tuple[str | int, Any]], bool]
         names = _Names(((_key(name),), child) for name, child in members)
         children = pytree.tree_leaves(value, is_leaf=is_child)
         return [((names.next_of(child) or (position,))[0], child) for position, child in enumerate(children)], False
-    return [(_key_of(path[-1]), child) for path, child in with_paths], True
-
-
-def _key_of(entry: Any) -> str | int:
-    match entry:
-        case pytree.MappingKey():
-            return _key(entry.key)
-        case pytree.GetAttrKey():
-            return str(entry.name)
-        case pytree.SequenceKey():
-            return int(entry.idx)
-    return str(entry)
+    fields = ("key", "name", "idx")  # of torch's classes of keys
+    entries = [(path[-1], child) for path, child in with_paths]
+    return [(_key(next((getattr(each, f) for f in fields if hasattr(each, f)), each)), child) for each, child in entries], True
 
 
 def _key(key: Any) -> str | int:

@@ -4,18 +4,12 @@
 kind of object that answers in another way gets a branch in them:
 
 - that it is a module: a function becomes a :class:`FunctionModel`, a ``torch.export.ExportedProgram`` a :class:`ProgramModel`,
-  and what ``torch.compile`` returns is undone (:func:`uncompiled`). Exporters get :func:`exportable`;
-- its modules, parameters and buffers: a model that cannot list them is refused (:func:`unlisted`);
-- which arguments it takes, and which code computes its result: :func:`signature_of`, :func:`code_of`;
-- its weights, which are its parameters and buffers: :func:`weights_of`, :func:`named_weights_of`. Only plain ones
-  (:func:`unlike_others`) are replaced by others, and those without numbers (:func:`numbers_of`) are not compared;
-- its own example, names and dynamic axes, if it has any: :func:`own_example`, :func:`own_keywords`;
-- its mode: :func:`set_training`, :func:`keep_modes`. Where ``train`` fails, only the attribute ``training`` is set, and a note
-  says so;
-- its device: :func:`to_device`;
-- whether a copy is independent of it, and which memory the copy shares with it: :func:`has_closures`, :func:`shares_weights`,
-  :func:`shared_memory`. A model that cannot be copied is built again;
-- whether it calls hooks on its modules: :func:`calls_hooks`. Without them, observability is not measured.
+  and what ``torch.compile`` returns is undone. A model that cannot list its modules and weights is refused;
+- its weights, which are its parameters and buffers. Only plain ones (:func:`unlike_others`) are replaced by others, and those
+  without numbers (:func:`numbers_of`) are not compared;
+- its mode. Where ``train`` fails, only the attribute ``training`` is set, and a note says so;
+- whether a copy is independent of it. A model that cannot be copied is built again;
+- whether it calls hooks on its modules. Without them, observability is not measured.
 
 It is run by calling it (``running.run_tree``) and copied by :func:`copy.deepcopy` (``copies.copied_call``).
 """
@@ -226,9 +220,7 @@ def _parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
 def unlisted(model: torch.nn.Module) -> Exception | None:
     """Why a model cannot list its modules, parameters and buffers by name; ``None`` if it can."""
     try:
-        for listing in (model.modules(), model.parameters(), model.buffers()):  # torch makes these of the named ones
-            for _ in listing:
-                pass
+        _ = [*model.modules(), *model.parameters(), *model.buffers()]  # torch makes these of the named ones
     except Exception as error:  # a class can replace these methods, and modules can be nested more deeply than Python allows
         return error
     return None
@@ -248,12 +240,6 @@ def signature_of(model: torch.nn.Module) -> inspect.Signature | None:
 def is_exportable(model: object) -> bool:
     """Whether it is a ``torch.onnx.ExportableModule``, which has its own example, names and dynamic axes (from torch 2.12)."""
     return isinstance(model, getattr(torch.onnx, "ExportableModule", ()))
-
-
-def own_example(model: Any) -> tuple[torch.nn.Module, Any, dict[str, Any]]:
-    """Such a model, with the ``args`` and ``kwargs`` of its own example."""
-    args, kwargs = model.example_arguments()
-    return model, args, kwargs or {}
 
 
 def own_keywords(model: Any) -> Mapping[str, Any]:
@@ -352,23 +338,17 @@ def replace_weight(weight: torch.Tensor, values: torch.Tensor) -> None:
 # --- how it runs ------------------------------------------------------------------------------------------------------
 
 
-def set_training(model: torch.nn.Module, is_training: bool) -> list[str]:
+def set_training(model: torch.nn.Module, is_training: bool, name: str = "") -> list[str]:
     """Set the mode of all modules, and return the names of those that have a fixed one, such as scripts and programs."""
-    return [*_without_modes(model, is_training, "")]
-
-
-def _without_modes(module: torch.nn.Module, is_training: bool, name: str) -> Iterator[str]:
     try:
-        module.train(is_training)
+        model.train(is_training)
     except Exception:  # that of this module, or of one inside of it, which leaves others in the wrong mode
-        of_children = [
-            each
-            for key, child in module.named_children()
-            for each in _without_modes(child, is_training, f"{name}.{key}".lstrip("."))
-        ]
-        yield from of_children or [name]
+        children = [(f"{name}.{key}".lstrip("."), child) for key, child in model.named_children()]
+        fixed = [each for key, child in children for each in set_training(child, is_training, key)]
         with contextlib.suppress(Exception):  # exporters ask for it
-            module.training = is_training
+            model.training = is_training
+        return fixed or [name]
+    return []
 
 
 def is_training(model: torch.nn.Module) -> bool:

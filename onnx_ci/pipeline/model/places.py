@@ -69,12 +69,7 @@ def _in_package(filename: str, line: int) -> str:
 
 def source_line(filename: str, line: int) -> SourceLine:
     """A line of any code, its file relative to the working directory if it is below it."""
-    return _source_line(filename, line, working_directory())
-
-
-@functools.cache
-def _source_line(filename: str, line: int, folder: Path) -> SourceLine:
-    path = _project_file(filename, folder)
+    path, folder = project_file(filename), working_directory()
     shown = path.relative_to(folder) if path.is_relative_to(folder) else path
     return SourceLine(file=shown.as_posix(), line=line, text=linecache.getline(filename, line).strip())
 

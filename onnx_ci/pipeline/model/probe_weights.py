@@ -13,6 +13,7 @@ copies. A file that is kept has the model's own weights and is judged with them.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -79,9 +80,9 @@ def _draw_weights(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):  # the base of all of them has no public name
             if module.running_mean is not None:
-                module.running_mean.copy_(_normal(module.running_mean, generator) * 0.3)
+                module.running_mean.copy_(_sample(torch.randn, module.running_mean, generator) * 0.3)
             if module.running_var is not None:
-                module.running_var.copy_(_uniform(module.running_var, generator) * 1.5 + 0.5)
+                module.running_var.copy_(_sample(torch.rand, module.running_var, generator) * 1.5 + 0.5)
         for parameter in module.parameters(recurse=False):
             if id(parameter) in drawn or unlike_others(parameter) is not None:
                 continue
@@ -102,11 +103,11 @@ def _draw(parameter: nn.Parameter, generator: torch.Generator) -> None:
         if 0 < size < TINY * usual:
             parameter.mul_(_power_of_two(usual / size))
     elif constant == 0:
-        parameter.copy_(_normal(parameter, generator) * usual)
+        parameter.copy_(_sample(torch.randn, parameter, generator) * usual)
     else:
         # A scale keeps its sign; one that starts near zero (LayerScale) would hide its branch.
         size = constant if abs(constant) >= 0.1 else math.copysign(1.0, constant)
-        parameter.copy_((_uniform(parameter, generator) + 0.5) * size)
+        parameter.copy_((_sample(torch.rand, parameter, generator) + 0.5) * size)
 
 
 def _size_of(tensor: torch.Tensor) -> float:
@@ -119,12 +120,8 @@ def _power_of_two(factor: float) -> float:
     return 2.0 ** round(math.log2(factor))
 
 
-def _normal(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return torch.randn(like.shape, generator=generator).to(like.device, like.dtype)
-
-
-def _uniform(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return torch.rand(like.shape, generator=generator).to(like.device, like.dtype)
+def _sample(draw: Callable[..., torch.Tensor], like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return draw(like.shape, generator=generator).to(like.device, like.dtype)
 
 
 def _normalize(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor) -> torch.Tensor:

@@ -108,8 +108,8 @@ def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Obse
             raise NoGradientsError(str(error)) from None
         return None
     finally:
-        for hook in hooks:
-            hook.remove()
+        for handle in hooks:
+            handle.remove()
     kinds: dict[str, list[str]] = {"visible": [], "hidden": [], "without_gradient": [], "flat": []}
     for name, pairs in tapped.items():
         effects = [

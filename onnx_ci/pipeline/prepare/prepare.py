@@ -10,7 +10,7 @@ import contextlib
 import enum
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -363,13 +363,13 @@ def _probes(
         *(() if task.is_quick else output_size_findings(recipe, of_call.resized, probes, axes, written)),
     ]
 
-    def one_kind_probes() -> tuple[Probe, ...]:
+    def one_kind_probes(separated: Callable[[], tuple[Probe, ...]]) -> tuple[Probe, ...]:
         with builder.exact_arithmetic():
-            return (*beginning, *of_call.separated(), *branches.probes)
+            return (*beginning, *separated(), *branches.probes)
 
     all_probes = Probes(
         all=probes,
-        one_kind_probes=one_kind_probes if of_call.has_special_rows else None,
+        one_kind_probes=of_call.separated and functools.partial(one_kind_probes, of_call.separated),
         cpu_outputs=first.cpu_outputs,
         inputs=domains.described(),
         left_out=of_call.left_out,

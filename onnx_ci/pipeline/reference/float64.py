@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -123,8 +124,7 @@ class _KeepFloat64(Intervention):
         return torch.float64 if torch.finfo(value).eps <= self._coarsest else value
 
 
-@contextlib.contextmanager
-def _autocast_reported_to(mode: _KeepFloat64) -> Iterator[None]:
+def _autocast_reported_to(mode: _KeepFloat64) -> AbstractContextManager[object]:
     """Report the half-precision type to which ``torch.autocast`` casts. It leaves float64 as it is, so no operator shows it.
 
     A mode for the functions of torch would see it, too, but torch's own layers compute other values under one.
@@ -137,11 +137,7 @@ def _autocast_reported_to(mode: _KeepFloat64) -> Iterator[None]:
             mode.coarser = max(mode.coarser, torch.finfo(torch.get_autocast_dtype(mode.device_type)).eps)
         return entered
 
-    torch.autocast.__enter__ = reporting  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        torch.autocast.__enter__ = as_usual  # type: ignore[method-assign]
+    return patch.object(torch.autocast, "__enter__", reporting)
 
 
 @contextlib.contextmanager
@@ -171,17 +167,10 @@ def _types_as_of(own_type: torch.dtype) -> Iterator[None]:
         (torch, class_name, torch.DoubleTensor),
         (torch, "DoubleTensor", getattr(torch, class_name)),
     ]
-    before = [vars(owner).get(name) for owner, name, _ in replaced]
-    for owner, name, value in replaced:
-        setattr(owner, name, value)
-    try:
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in replaced:
+            stack.enter_context(patch.object(owner, name, value))
         yield
-    finally:
-        for (owner, name, _), value in zip(replaced, before, strict=True):
-            if value is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, value)
 
 
 def coarsest_eps(call: Call) -> float:

@@ -14,6 +14,7 @@ import math
 import sys
 from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from typing import Any, Self
+from unittest.mock import patch
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -46,7 +47,7 @@ from onnx_ci.pipeline.trace.trace import (
     mapped,
     refs_in,
 )
-from onnx_ci.pipeline.trace.tracked_numbers import Values, plain_number, reporting_to, tracked, tracked_conversions
+from onnx_ci.pipeline.trace.tracked_numbers import Origin, Values, plain_number, reporting_to, tracked, tracked_conversions
 
 MOST_EVENTS = 10**5
 """How many events a trace has at most."""
@@ -221,14 +222,15 @@ class Recorder:
 
     def _described(self, value: Any) -> Any:
         """Arguments or results with each tensor as a reference, and each tracked number as a plain one."""
-        return mapped(value, self._described_leaf)
 
-    def _described_leaf(self, leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            return Ref(self._position(leaf))
-        if isinstance(leaf, (tuple, list)):  # one with names
-            return tuple(map(self._described, leaf))
-        return leaf if (number := plain_number(leaf)) is None else number
+        def described(leaf: Any) -> Any:
+            if isinstance(leaf, torch.Tensor):
+                return Ref(self._position(leaf))
+            if isinstance(leaf, (tuple, list)):  # one with names
+                return tuple(map(self._described, leaf))
+            return leaf if (number := plain_number(leaf)) is None else number
+
+        return mapped(value, described)
 
     def _described_arguments(self, args: Any, kwargs: Any) -> tuple[Any, Any, Place] | None:
         """What a call gets and where it is, before it writes to anything; ``None`` if a tensor cannot be described."""
@@ -339,11 +341,12 @@ class Recorder:
             self._note(Decision(outcome, comparison, tested, place=place))
         return outcome
 
-    def compared(self, outcome: bool, gap: float, total: float, *, by_sizes: bool, period: float, values: Values) -> bool:
+    def compared(self, outcome: bool, gap: float, origin: Origin) -> bool:
         """Record what a tracked number has just decided."""
-        place, comparison = self._places.now(), Comparison((_finite(gap),), _finite(total), _finite(period))
+        place, total = self._places.now(), _finite(gap + origin.divided)
         outcome = self._answered(Kind.DECISION, outcome, place)
-        self._note(Decision(outcome, comparison, values, by_sizes=by_sizes, place=place))
+        comparison = Comparison((_finite(gap),), total, _finite(origin.period))
+        self._note(Decision(outcome, comparison, origin.values, by_sizes=origin.by_sizes, place=place))
         return outcome
 
     def converted(self, value: Any, function: str) -> Any:
@@ -352,13 +355,11 @@ class Recorder:
         if place.frames and not place.is_in_torch:
             namespace = self._places.namespaces[place]
             self.converting[id(namespace)] = namespace
-        return self._read_at(place, value, function)
+        return self.read(value, function)
 
     def read(self, value: Any, function: str) -> Any:
         """Record a number that Python reads."""
-        return self._read_at(self._places.now(), value, function)
-
-    def _read_at(self, place: Place, value: Any, function: str) -> Any:
+        place = self._places.now()
         value = self._answered(Kind.NUMBER, value, place, function)
         self._note(NumberRead(value, function, place))
         return value
@@ -366,7 +367,7 @@ class Recorder:
     def number_of(self, tensor: torch.Tensor, number: Any, *, by_sizes: bool) -> Any:
         """A size or a value of a tensor, tracked."""
         values = self.positions_of(tensor)
-        return tracked(number, by_sizes=by_sizes and self._sized_by_values.isdisjoint(values), values=values)
+        return tracked(number, Origin(by_sizes and self._sized_by_values.isdisjoint(values), values))
 
     def positions_of(self, tensor: torch.Tensor) -> Values:
         """The value that a tensor is, if it was seen before."""
@@ -454,8 +455,7 @@ class _Functions(TorchFunctionMode):
         self._recorder.read_unseen(name, self._recorder.positions_of(tensor))
 
 
-@contextlib.contextmanager
-def _attributes_reported_to(recorder: Recorder) -> Iterator[None]:
+def _attributes_reported_to(recorder: Recorder) -> contextlib.AbstractContextManager[object]:
     """Report each attribute of a module that is set within the context."""
     as_usual = torch.nn.Module.__setattr__
 
@@ -463,11 +463,7 @@ def _attributes_reported_to(recorder: Recorder) -> Iterator[None]:
         recorder.attribute_set(self, name)
         as_usual(self, name, value)
 
-    torch.nn.Module.__setattr__ = reporting  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        torch.nn.Module.__setattr__ = as_usual  # type: ignore[method-assign]
+    return patch.object(torch.nn.Module, "__setattr__", reporting)
 
 
 # --- what decides -----------------------------------------------------------------------------------------------------
