@@ -199,8 +199,6 @@ def _boxes(domain: Boxes, corner: torch.Tensor, opposite: torch.Tensor) -> torch
     return torch.cat(_TO_FORMAT[domain.format](low, high), -1)
 
 
-# --- values that a recipe draws itself, with a function or a strategy of Hypothesis, and those that stay ----------------
-
 EXAMPLES = 8
 """How many values are drawn from a strategy, whose first ones are its simplest."""
 

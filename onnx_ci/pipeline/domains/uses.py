@@ -133,8 +133,6 @@ class _Elements:
             self._largest[operator.results[0]] = largest
         self._from_data.update(operator.results, operator.written)
 
-    # --- where elements are moved to --------------------------------------------------------------------------------------
-
     def _followed(self, operator: Operator) -> Iterator[tuple[_Numbers, int, torch.Tensor]]:
         """The results whose elements are those of inputs, or computed from them, each with its map and numbers."""
         name, arguments, results, values = operator.name, operator.arguments, operator.results, self._values
@@ -182,8 +180,6 @@ class _Elements:
     def _numbers_if_nan(self, position: int | None) -> torch.Tensor | None:
         """The numbers of the elements that a value is NaN for; ``None`` if it can also be NaN for other reasons."""
         return None if position is None else self._moved.get(position, self._computed.get(position))
-
-    # --- indices ----------------------------------------------------------------------------------------------------------
 
     def _note_indices(self, operator: Operator) -> None:
         arguments = operator.arguments
@@ -234,8 +230,6 @@ class _Elements:
             is_of_input = (numbers >= self._firsts[index]) & (numbers < self._firsts[index + 1])
             if not self._values[position].dtype.is_floating_point and bool(is_of_input.any()):
                 yield index
-
-    # --- tests ------------------------------------------------------------------------------------------------------------
 
     def _note_tests(self, operator: Operator) -> None:
         arguments = operator.arguments

@@ -123,8 +123,6 @@ class BranchFinder:
                 telling[changed[0].name] = changed[0]
         return telling
 
-    # --- what the probes show -----------------------------------------------------------------------------------------
-
     def _condition(self, place: Place) -> Condition:
         frame = place.frames[0]
         if frame not in self._conditions:
@@ -149,8 +147,6 @@ class BranchFinder:
         first, *others = (each.decisions[place] for each in self._observations if place in each.decisions)
         pairs = (pair for decisions in others for pair in zip(first, decisions, strict=False))
         return any(left.comparison != right.comparison for left, right in pairs)
-
-    # --- the other sides ----------------------------------------------------------------------------------------------
 
     def _other_sides(self, *, search: bool) -> Branches:
         """For each branch at which all probes take the same side, a probe of the other one, if the search finds it."""

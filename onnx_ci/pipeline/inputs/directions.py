@@ -55,8 +55,6 @@ class Directions:
         self._axes, self._following, self._domains = axes, following, domains
         self._sizes = axes.sizes_in(example)
 
-    # --- sizes
-
     @functools.cached_property
     def free_sizes(self) -> list[str]:
         """The free variables of the axes' sizes."""
@@ -92,8 +90,6 @@ class Directions:
         except PrepareError:  # the recipe's own functions may fail for other sizes
             return None
         return [computed.get(index, tensor) for index, tensor in enumerate(inputs)]
-
-    # --- values
 
     def values(self) -> Iterator[Direction]:
         """Floats multiplied, increased or drawn to an end, all inputs together and each alone; integers increased, each."""

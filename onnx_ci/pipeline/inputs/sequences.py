@@ -157,8 +157,6 @@ class Sequences:
                 raise recipe_error(message, "Return the same tensors in every step.")
         return inputs, outputs
 
-    # --- the inputs of a step -----------------------------------------------------------------------------------------
-
     def _inputs(self, number: int, outputs: Outputs, like: Sequence[torch.Tensor]) -> Outputs:
         """The inputs of a step that follows one with ``outputs``; new ones are like those of ``like``."""
         inputs = list(like)
@@ -238,8 +236,6 @@ class Sequences:
         else:
             return
         raise recipe_error(f"{source} ({_typed(tensor)}) to input {name!r} ({_typed(like)}), but {reason}", remedy)
-
-    # --- references ---------------------------------------------------------------------------------------------------
 
     def _references(
         self, inputs: Sequence[Outputs], outputs: Sequence[Outputs]

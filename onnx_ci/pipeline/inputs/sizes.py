@@ -204,8 +204,6 @@ class _Attempts:
         return distinct
 
 
-# --- the sizes to try -------------------------------------------------------------------------------------------------
-
 MOST_LISTED = 16
 """How many of the sizes that are declared one by one are tried."""
 _FACTORS = (2, 4, 8, 16, 32)
@@ -284,9 +282,6 @@ class _Choices:
             return {}
         size, every = self._sizes[name], self.permitted[name]
         return {2 * size + factor: factor for factor in _FACTORS if size % factor == 0 and 2 * size + factor in every}
-
-
-# --- relations between axes -------------------------------------------------------------------------------------------
 
 
 def _equations(attempts: _Attempts, choices: _Choices) -> list[SizeRelation]:

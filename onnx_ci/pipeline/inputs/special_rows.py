@@ -54,8 +54,6 @@ class SpecialRows:
         self._usual_values: dict[str, tuple[str, Sequence[Inputs]]] = {}
         """For each probe with special values in its rows, its name and its values without them."""
 
-    # --- probes -------------------------------------------------------------------------------------------------------
-
     def first_accepted(self, name: str, change: Mapping[str, int], values: Sequence[Inputs]) -> Probe | None:
         """The probe of the first of the ``values`` that a model accepts. Rows of the very first can have special ones."""
         if probe := self._with_special_rows(name, change, values[0]):
@@ -102,8 +100,6 @@ class SpecialRows:
         pairs = zip(variation.inputs, self._example.inputs, self._axes, strict=True)
         changed = [(new != old).movedim(axis, 0).unsqueeze(-1).flatten(1).any(1) for new, old, axis in pairs]
         return self._row(variation.inputs, int(torch.stack(changed).any(0).nonzero()[0]))
-
-    # --- references ---------------------------------------------------------------------------------------------------
 
     def _with_noise_of_rows(self, reference: Reference, placed: Sequence[Variation], size: int) -> Reference | None:
         """The reference with noise for each row by itself, so that large values hide no others; ``None`` without rows."""

@@ -117,8 +117,6 @@ _FEW = 16
 _FAR = 1e4
 
 
-# --- one change for all elements ----------------------------------------------------------------------------------------
-
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -142,8 +140,6 @@ _CHANGES: tuple[tuple[str, InputStatus, Change], ...] = (
     ("integers negative", InputStatus.LEGAL, _only(_is_signed_integer, lambda tensor: -1 - tensor)),
 )
 
-
-# --- floats and integers that differ from element to element ------------------------------------------------------------
 
 # Each element is chosen at random and independently, so that in inputs with enough elements every pair of choices meets.
 
@@ -186,9 +182,6 @@ _ENOUGH = 32
 _ROUNDS = 3
 
 
-# --- NaN and infinity ---------------------------------------------------------------------------------------------------
-
-
 def _tested_values(example: Inputs, uses: Sequence[InputUse]) -> Iterator[tuple[str, bool, list[torch.Tensor]]]:
     """NaN and infinity in one, and in a quarter, of the elements that a model tests; whether in several of them."""
     generator = torch.Generator().manual_seed(3000)
@@ -208,9 +201,6 @@ _SHARES = (("first", 0.0), ("between", 0.5), ("last", 1.0))
 def _with(value: float, tensor: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     """``tensor`` with a value at some places of its elements."""
     return tensor.flatten().index_fill(0, places, value).view(tensor.shape) if places.numel() else tensor
-
-
-# --- masks --------------------------------------------------------------------------------------------------------------
 
 
 def _masks(example: Inputs, domains: InputDomains) -> Iterator[Variation]:

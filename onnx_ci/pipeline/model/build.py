@@ -199,8 +199,6 @@ def moved(call: Call, device: str) -> Call:
     return replace(call, model=to_device(call.model, place), args=args, kwargs=kwargs)
 
 
-# --- what helps a recipe that raises ----------------------------------------------------------------------------------
-
 _SIGNS_OF_POINTERS = {
     "UnpicklingError": ("invalid load key, 'v'", "Unsupported operand 118"),
     "SafetensorError": ("header too large",),

@@ -102,8 +102,6 @@ def missing_device(device: str) -> str | None:
     return f"torch finds {count(number, 'CUDA device')}, counted from cuda:0" if index >= number else None
 
 
-# --- exactness ------------------------------------------------------------------------------------------------------
-
 _CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 
@@ -207,8 +205,6 @@ def _set_deterministic(restore: contextlib.ExitStack) -> None:
         restore.callback(os.environ.pop, _CUBLAS_WORKSPACE, None)
         os.environ[_CUBLAS_WORKSPACE] = ":4096:8"  # cuBLAS is deterministic only with this workspace
 
-
-# --- memory ---------------------------------------------------------------------------------------------------------
 
 _OUT_OF_MEMORY = re.compile(
     r"CUDA(?: error:)? out of memory|CUDA failure 2\b|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"

@@ -185,9 +185,6 @@ def describe_inputs(task: CellTask) -> tuple[InputDomain, ...]:
     return InputDomains(recipe.domains, names, axes.labels, example, names_in_model(call), uses).described()
 
 
-# --- building ---------------------------------------------------------------------------------------------------------
-
-
 class _Builder:
     """Builds the model of a recipe, as often as it is asked to, with the same kind of weights each time."""
 
@@ -233,9 +230,6 @@ def _built(builder: _Builder, timings: dict[str, float]) -> Copies:
             with contextlib.suppress(PrepareError, SkippedByRecipeError):  # some recipes can be built only once
                 pristine = replace(pristine, global_changes=pristine.global_changes.without_imports(builder.changes))
     return Copies(pristine, builder.build, eps=TF32_EPS if builder.uses_tf32 else 0.0)
-
-
-# --- the first run ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,9 +299,6 @@ def _signature(input_names: tuple[str | None, ...], call: Call, axes: DeclaredAx
         outputs=tuple(containers_in(result)),
         own_output_names=tuple(map(name_of, paths)) if paths[0] and isinstance(paths[0][0], str) else (),
     )
-
-
-# --- other inputs -----------------------------------------------------------------------------------------------------
 
 
 def _probes(
@@ -399,9 +390,6 @@ def _given_probes(task: CellTask, prober: ModelProber, signature: CallSignature)
 
 
 _FIX_INPUTS = "Fix the file, or the recipe's inputs or --inputs that name it."
-
-
-# --- observability ----------------------------------------------------------------------------------------------------
 
 
 def _observability(

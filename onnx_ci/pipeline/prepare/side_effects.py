@@ -241,8 +241,6 @@ def _differs(output: torch.Tensor, other: torch.Tensor) -> bool:
     )
 
 
-# --- equal values -----------------------------------------------------------------------------------------------------
-
 _MAKE_DISTINCT = (
     "Sort by keys of which no two are equal. Of integers, keys * n + torch.arange(n) has the order of stable=True, where n is "
     "keys.shape[-1]; in descending order and for topk, keys * n - torch.arange(n). The exporters do not take stable=True."

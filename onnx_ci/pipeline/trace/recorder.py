@@ -187,8 +187,6 @@ class Recorder:
         finally:
             self._is_paused = before
 
-    # --- values
-
     def _add(self, tensor: torch.Tensor, role: Role, *, name: str = "", shown: torch.Tensor | None = None) -> int:
         """A new value for a tensor; ``shown`` is the tensor in whose memory it is."""
         position = memory = len(self._values)
@@ -238,8 +236,6 @@ class Recorder:
             return self._described(args), self._described(kwargs), self._places.now()
         return None
 
-    # --- operators
-
     def operator(self, call: OperatorCall) -> Any:
         """Call an operator, and record it."""
         if self._is_paused or not self._has_room:
@@ -284,8 +280,6 @@ class Recorder:
                 written.append(self._add(each, Role.RESULT))
                 self._values[-1].memory = memory
         return tuple(written)
-
-    # --- functions
 
     def function(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         """Call a function of torch, or do what is answered, and record it if it makes tensors or writes to one."""
@@ -465,8 +459,6 @@ def _attributes_reported_to(recorder: Recorder) -> contextlib.AbstractContextMan
 
     return patch.object(torch.nn.Module, "__setattr__", reporting)
 
-
-# --- what decides -----------------------------------------------------------------------------------------------------
 
 _COMPARISONS = frozenset({"gt", "ge", "lt", "le", "eq", "ne"})
 """The operators, too: as functions of torch, some of them are called ``__eq__`` and the like."""

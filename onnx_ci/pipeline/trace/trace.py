@@ -262,8 +262,6 @@ class Trace:
         return (event for event in self.events if type(event) is kind)
 
 
-# --- calls of functions -------------------------------------------------------------------------------------------------
-
 _NOT_IN_PLACE = frozenset({"__invert__", "__index__", "__int__", "__iter__"})
 """Methods whose names look like ``__iadd__`` by chance."""
 _RANDOM = ("rand", "bernoulli", "dropout", "multinomial", "normal_", "poisson_", "uniform_")
