@@ -12,7 +12,7 @@ import torch
 from onnx_ci.collection.axis_sizes import above
 from onnx_ci.pipeline.domains.axes import InputAxes
 from onnx_ci.pipeline.domains.input_domains import InputDomains
-from onnx_ci.pipeline.inputs.probes import Following, Inputs, is_float
+from onnx_ci.pipeline.inputs.probes import Following, Inputs, is_float, is_integer
 from onnx_ci.pipeline.model.call import PrepareError
 from onnx_ci.pipeline.model.tensors import is_finite
 from onnx_ci.pipeline.trace.trace import Decision
@@ -139,6 +139,5 @@ class Directions:
 
 def _is_number(tensor: torch.Tensor) -> bool:
     """Whether a tensor contains integers other than those of a mask, or is a single one."""
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool or not tensor.numel():
-        return False
-    return not tensor.dim() or not {int(tensor.min()), int(tensor.max())} <= {0, 1}
+    has_integers = is_integer(tensor) and bool(tensor.numel())
+    return has_integers and (not tensor.dim() or not {int(tensor.min()), int(tensor.max())} <= {0, 1})

@@ -38,13 +38,11 @@ class InputStatus(enum.Enum):
     EXTREME = enum.auto()
     """Numbers far larger than the example's: other values are a warning, NaN or infinity is an error."""
     DEGENERATE = enum.auto()
-    """All zeros, a row that is masked entirely, or a size at which all is NaN: what a model computes for it is often an
-    accident, so it is a warning."""
+    """All zeros, a fully masked row, or a size at which all is NaN: what a model computes is often an accident: a warning."""
 
 
 EXTREME_TOLERANCE = 64.0
-"""How many times the limit a file may be off by on extreme inputs. The approximations of ``exp`` and ``tanh`` in runtimes show
-there, and only another formula is worth a warning."""
+"""How many times the limit a file may be off by on extreme inputs, where runtimes' approximations of ``exp`` show."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +60,8 @@ class Probe:
     legality: InputStatus = InputStatus.LEGAL
     """Whether the model may ever get the values."""
     refinements: tuple[Callable[[], Reference], ...] = ()
-    """Functions that compute references with wider noise, each measured at its cause. One is called only if the file fails by
-    those before it. Where the reference is a ``proportion``, the first measures it in float64."""
+    """Functions that compute references with wider noise, called one after another as long as the file fails. Where the
+    reference is a ``proportion``, the first measures it in float64."""
     follows: str | None = None
     """For a step of a sequence, the name of the probe of the step before."""
     fed: Mapping[int, int] = field(default_factory=dict)
@@ -107,8 +105,7 @@ class Probes:
     one_kind_probes: Callable[[], tuple[Probe, ...]] | None
     """Makes the probes of :attr:`one_kind_per_probe`; ``None`` if these are such probes."""
     cpu_outputs: Outputs | None
-    """For a GPU, the model's outputs for the example on the CPU in its own data type; ``None`` on the CPU, or if the model
-    cannot run there."""
+    """For a GPU, the model's outputs for the example on the CPU in its own data type, if it can run there."""
     inputs: tuple[InputDomain, ...]
     """What the inputs are, and which values they are given."""
     left_out: tuple[str, ...] = ()

@@ -21,8 +21,7 @@ SMALL = 1e-4
 """The factor in the probe of small values. Beside these, a constant such as ``1e-8`` counts, added before a square root."""
 
 MAGNITUDES = (20.0, 100.0)
-"""Absolute values where functions that saturate or overflow change their shape: ``exp(-20)`` vanishes beside 1 in float32, and
-``exp(100)`` is infinite."""
+"""Where functions saturate or overflow: ``exp(-20)`` vanishes beside 1 in float32, and ``exp(100)`` is infinite."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -144,11 +144,6 @@ class _Change:
                 self.state.write(self.before)
         return bool(now == self.after)
 
-    def redo(self) -> None:
-        """Change it again after :meth:`undo`."""
-        if self.after is not _UNREADABLE:
-            _Change(self.state, self.after, self.before).undo()
-
 
 @dataclass
 class Changes:
@@ -177,7 +172,8 @@ class Changes:
             changed = {(change.state.name, part) for change in repeat()._changes for part in change.parts}
         finally:
             for change in undone:
-                change.redo()
+                if change.after is not _UNREADABLE:
+                    _Change(change.state, change.after, change.before).undo()
         again = [(each, [part for part in each.parts if (each.state.name, part) in changed]) for each in self._changes]
         return replace(self, descriptions=tuple(change.describe(parts) for change, parts in again if parts))
 

@@ -3,11 +3,8 @@
 A newly initialized BatchNorm is almost the identity, a gate is one half everywhere, a head may be zero: whole layers could
 be wrong without changing the output. Probe weights replace such constants by random values. They scale matrices and shift
 biases so that activations are near one and their means near zero (layer-sequential unit variance: Mishkin and Matas, 2016;
-data-dependent initialization: Salimans and Kingma, 2016). Other weights keep their random values.
-
-A cell without trained weights is exported with probe weights. If the values of the file are wrong, it is exported with the
-model's own weights, too, and a note says which of the two files is wrong. The user's model is never touched: cells work on
-copies. A file that is kept has the model's own weights and is judged with them.
+data-dependent initialization: Salimans and Kingma, 2016). Other weights keep their random values. If a file with them is wrong,
+the model is exported with its own, too. A file that is kept has the model's own weights and is judged with them.
 """
 
 from __future__ import annotations
@@ -30,8 +27,7 @@ FARTHEST_MEAN = 2.0
 """How far from zero the outputs of a linear module may be on average. With a bias, half as far."""
 
 TINY = 1 / 16
-"""The share of their usual size below which random weights are scaled up. The usual size of a matrix keeps outputs as large as
-inputs."""
+"""The share of their usual size, with which outputs are as large as inputs, below which random weights are scaled up."""
 
 
 def with_probe_weights(call: Call) -> Call | None:

@@ -52,8 +52,7 @@ def is_all_finite(tensor: torch.Tensor) -> bool:
 
 
 BLOCK = 2**16
-"""How many elements a block has. What is computed of one stays in the processor's cache, and takes no new pages of memory,
-which cost more than computing."""
+"""How many elements a block has. What is computed of one stays in the processor's cache, and takes no new pages of memory."""
 
 
 def blocks(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[tuple[int, ...], Sequence[torch.Tensor]]]:

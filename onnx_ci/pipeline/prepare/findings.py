@@ -230,16 +230,12 @@ def _constant_axes(
 
 
 def not_recorded(trace: Trace) -> Iterator[Finding]:
-    """A note if what the model does is recorded in part only."""
-    if trace.is_complete:
-        return
-    what = f"all but its first {len(trace.events):,} calls" if len(trace.events) >= MOST_EVENTS else "calls on unusual tensors"
-    message = f"what the model does was not recorded as a whole: branches and indices in {what} are not looked for"
-    yield finding("untaken-branch", message, severity=Severity.NOTE, remedy="No action is needed if there are none.")
-
-
-def unseen_reads(trace: Trace) -> Iterator[Finding]:
-    """A note for each line that reads numbers of the inputs in a way that hides what it decides by them."""
+    """Notes if a trace has not all that the model does, and for each line that hides what it decides by numbers of inputs."""
+    if not trace.is_complete:
+        has_room = len(trace.events) < MOST_EVENTS
+        what = "calls on unusual tensors" if has_room else f"all but its first {len(trace.events):,} calls"
+        message = f"what the model does was not recorded as a whole: branches and indices in {what} are not looked for"
+        yield finding("untaken-branch", message, severity=Severity.NOTE, remedy="No action is needed if there are none.")
     of_inputs = trace.from_inputs
     lines = dict[SourceLine, str]()
     for read in trace.of_kind(UnseenRead):

@@ -62,7 +62,6 @@ from onnx_ci.pipeline.prepare.findings import (
     observability_unknown,
     output_size_findings,
     undeclared_relations,
-    unseen_reads,
     untested_axes,
     without_float64,
 )
@@ -95,8 +94,7 @@ class Weights(enum.Enum):
     OWN = "own"
     """Those that the recipe's function gives it."""
     PROBE = "probe"
-    """Weights that reveal errors: see :mod:`onnx_ci.pipeline.model.probe_weights`. A model that fails on its example with them
-    keeps its own."""
+    """Weights that reveal errors (``model.probe_weights``). A model that fails on its example with them keeps its own."""
     PROBE_UNLESS_LOADED = "probe unless loaded"
     """Its own if the recipe's function loads weights, otherwise probe weights."""
 
@@ -348,7 +346,6 @@ def _probes(
         *untested_axes(of_call.resized, probes, axes, prober.rejections, written),
         *undeclared_relations(of_call.resized, axes),
         *not_recorded(trace),
-        *unseen_reads(trace),
         *(as_of_ties(each, copies.fresh) for each in noisy),
         *without_float64(probes),
         *(() if task.is_quick else output_size_findings(recipe, of_call.resized, probes, axes, written)),

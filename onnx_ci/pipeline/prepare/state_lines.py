@@ -23,13 +23,11 @@ from onnx_ci.results.records import SourceLine
 def lines_that_change_state(trace: Trace) -> list[SourceLine]:
     """The lines that set an attribute of a module or write to a parameter or a buffer, in the order of the run."""
 
-    def changes_state(event: Event) -> bool:
-        if isinstance(event, Operator):
-            memories = (trace.values[each].memory for each in event.written)
-            return any(trace.values[memory].role is Role.WEIGHT for memory in memories)
-        return isinstance(event, AttributeSet)
+    def is_changed(event: Event) -> bool:
+        memories = [trace.values[each].memory for each in event.written] if isinstance(event, Operator) else []
+        return isinstance(event, AttributeSet) or any(trace.values[memory].role is Role.WEIGHT for memory in memories)
 
-    return _lines(event for event in trace.events if changes_state(event))
+    return _lines(filter(is_changed, trace.events))
 
 
 def lines_that_draw(trace: Trace) -> list[SourceLine]:

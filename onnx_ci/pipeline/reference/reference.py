@@ -46,18 +46,14 @@ class Reference:
     channels: tuple[ChannelNoise | None, ...] = ()
     """The noise of the channels of each output if they differ in size; empty if it was not measured."""
     stable: Outputs
-    """Which elements of each output can be compared. An element that depends on rounding errors cannot, such as an argmax of
-    near ties or a comparison of almost equal values."""
+    """Which elements of each output can be compared: not those that follow from rounding, such as an argmax of near ties."""
     eps: float
     """The machine epsilon of the coarsest floating type in the computation."""
     method: str
-    """How the noise was found: ``float64``, ``perturbation``, ``proportion`` (see :func:`proportional_reference`), or ``runtime
-    rounding`` (see :mod:`~onnx_ci.pipeline.reference.runtime_rounding`); the name of a lower precision (see
-    :func:`lowered_reference`); ``simulated float16`` or ``simulated int8`` after a lossy post-export pass. ``random`` for a
-    random model, which has no exact values."""
+    """How the noise was found: ``float64``, ``perturbation``, ``proportion``, ``runtime rounding``; by a lower precision; as
+    ``simulated float16`` or ``simulated int8`` after a lossy post-export pass; ``random``, for a model without exact values."""
     rounded_to: torch.dtype | None = None
-    """The type to which the outputs may be rounded, of which half a unit is the least noise of each element; ``None`` for their
-    own type."""
+    """The type to which outputs may be rounded, if not their own: half a unit of it is the least noise of each element."""
     is_lossy: bool = False
     """Whether the noise is that of a lossy post-export pass."""
     clipping: str | None = None
@@ -116,12 +112,10 @@ class Reference:
 
 
 LOWERED_SHARE = 0.25
-"""The noise of a lower precision is this share of the differences between perturbed runs, which move every number by as much as
-rounding can. Files that are converted correctly differ by up to as much as those runs; files with a wrong scale, by more."""
+"""The noise of a lower precision is this share of the differences between perturbed runs: right files differ by as much."""
 
 FLOAT64_UNITS = 1024.0
-"""The minimum noise of a float64 output, in units in the last place: exporters write Python numbers, such as the epsilon of
-a normalization, as float32 even for a float64 model."""
+"""The minimum noise of a float64 output, in units in the last place: exporters write Python numbers as float32 even there."""
 
 UNSTABLE_SHARE = 0.1
 """The share of an output's elements that may depend on rounding errors; above it, no element is excluded."""

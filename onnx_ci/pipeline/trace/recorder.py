@@ -147,7 +147,7 @@ class Recorder:
 
     def __enter__(self) -> Self:
         if FunctionCall in self._kinds:
-            for context in (_attributes_reported_to(self), reporting_to(self), _Functions(self)):
+            for context in (self._attributes_reported(), reporting_to(self), _Functions(self)):
                 self._modes.enter_context(context)
         if Operator in self._kinds:
             self._modes.enter_context(self._operators)
@@ -373,9 +373,15 @@ class Recorder:
         if not self._is_paused:
             self._note(UnseenRead(function, values, self._places.now()))
 
-    def attribute_set(self, module: torch.nn.Module, name: str) -> None:
-        """Record that an attribute of a module is set."""
-        self._note(AttributeSet(self._places.name_of(module), name, self._places.now()))
+    def _attributes_reported(self) -> contextlib.AbstractContextManager[object]:
+        """Record each attribute of a module that is set within the context."""
+        as_usual = torch.nn.Module.__setattr__
+
+        def reporting(module: torch.nn.Module, name: str, value: Any) -> None:
+            self._note(AttributeSet(self._places.name_of(module), name, self._places.now()))
+            as_usual(module, name, value)
+
+        return patch.object(torch.nn.Module, "__setattr__", reporting)
 
 
 def _address(tensor: torch.Tensor) -> int | None:
@@ -447,17 +453,6 @@ class _Functions(TorchFunctionMode):
 
     def _read_unseen(self, name: str, tensor: torch.Tensor) -> None:
         self._recorder.read_unseen(name, self._recorder.positions_of(tensor))
-
-
-def _attributes_reported_to(recorder: Recorder) -> contextlib.AbstractContextManager[object]:
-    """Report each attribute of a module that is set within the context."""
-    as_usual = torch.nn.Module.__setattr__
-
-    def reporting(self: torch.nn.Module, name: str, value: Any) -> None:
-        recorder.attribute_set(self, name)
-        as_usual(self, name, value)
-
-    return patch.object(torch.nn.Module, "__setattr__", reporting)
 
 
 _COMPARISONS = frozenset({"gt", "ge", "lt", "le", "eq", "ne"})
