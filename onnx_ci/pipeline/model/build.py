@@ -26,7 +26,7 @@ from onnx_ci.pipeline.model.call import (
     input_tensors,
     names_in_model,
     recipe_error,
-    with_own_inputs,
+    with_inputs,
 )
 from onnx_ci.pipeline.model.containers import containers_in, name_of, named_leaves
 from onnx_ci.pipeline.model.global_state import watched
@@ -74,7 +74,7 @@ def _usable(recipe: Recipe, call: Call) -> Call:
                 "Let the model take a plain tensor and make the other one of it: onnx_ci.adapt(model, inputs=FUNCTION).",
             )
     if any(is_lazy(parameter) for parameter in call.model.parameters()):
-        run_tree(with_own_inputs(call), seed=recipe.seed)  # a lazy module initializes its weights in its first run
+        run_tree(with_inputs(call), seed=recipe.seed)  # a lazy module initializes its weights in its first run
     # Tensors that are made in inference mode can be changed only there.
     if not any(tensor.is_inference() for tensor in (*plain_weights_of(call.model), *input_tensors(call))):
         return call

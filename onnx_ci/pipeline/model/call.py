@@ -127,15 +127,11 @@ def input_tensors(call: Call) -> list[torch.Tensor]:
     return tensors_in(arguments_of(call))
 
 
-def with_inputs(call: Call, tensors: Sequence[torch.Tensor]) -> Call:
-    """``call`` with copies of ``tensors``, which a model may overwrite, on the devices of its own, in their order."""
-    pairs = zip(tensors, input_tensors(call), strict=True)
+def with_inputs(call: Call, tensors: Sequence[torch.Tensor] | None = None) -> Call:
+    """``call`` with copies of ``tensors``, on the devices of its own, or else of these: a model may overwrite its inputs."""
+    own = input_tensors(call)
+    pairs = zip(own if tensors is None else tensors, own, strict=True)
     return filled(call, [new.to(old.device, copy=True) for new, old in pairs])
-
-
-def with_own_inputs(call: Call) -> Call:
-    """``call`` with copies of its tensor arguments, which the model may overwrite."""
-    return with_inputs(call, input_tensors(call))
 
 
 def filled(call: Call, tensors: Sequence[torch.Tensor]) -> Call:

@@ -39,7 +39,6 @@ from onnx_ci.pipeline.model.call import (
     names_in_model,
     recipe_error,
     with_inputs,
-    with_own_inputs,
 )
 from onnx_ci.pipeline.model.containers import containers_in, name_of, named_leaves
 from onnx_ci.pipeline.model.copies import Copies, copied_call, is_large
@@ -175,7 +174,7 @@ def describe_inputs(task: CellTask) -> tuple[InputDomain, ...]:
     tensors = input_tensors(call)
     named = with_names(recipe, call)
     names = _input_names(named, tensors)
-    result = run_tree(with_own_inputs(call), seed=recipe.seed)
+    result = run_tree(with_inputs(call), seed=recipe.seed)
     axes = declared_axes(named, call, tensors, flatten_outputs(result))
     example = on_cpu(tensors)
     tracer = Tracer(Copies(call, lambda: build(recipe, task.cell.device, task.weights)))

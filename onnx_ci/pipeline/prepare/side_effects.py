@@ -12,7 +12,7 @@ import torch
 
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.inputs.random_values import random_like
-from onnx_ci.pipeline.model.call import Call, PrepareError, bound_arguments, with_inputs, with_own_inputs
+from onnx_ci.pipeline.model.call import Call, PrepareError, bound_arguments, with_inputs
 from onnx_ci.pipeline.model.containers import Path, name_of, named_leaves
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.module import numbers_of
@@ -105,7 +105,7 @@ def find_side_effects(
             run(with_inputs(copy, others))
         except PrepareError:
             others, copy = None, copies.used
-    again = with_own_inputs(copy)
+    again = with_inputs(copy)
     given = named_leaves(bound_arguments(again))
     trace, result = tracer.record(again, seed=OTHER_SEED)
     outputs = flatten_outputs(result) if trace.is_accepted else ()
@@ -135,7 +135,7 @@ def _explained(
         details = {"other_sizes": not same_shapes(again, own)}
         return SideEffects(findings=[finding("nondeterministic", message, remedy=remedy, source=source, details=details)])
     fresh = copies.fresh()
-    calls = [with_own_inputs(fresh) for _ in range(2)]
+    calls = [with_inputs(fresh) for _ in range(2)]
     run(calls[0])
     changed = describe_changes(fresh.model, copies.pristine.model)
     given = named_leaves(bound_arguments(calls[1]))
@@ -184,7 +184,7 @@ def _are_same(outputs: Outputs, others: Outputs) -> bool:
 
 def _after(fresh: Call, others: Sequence[torch.Tensor]) -> Outputs:
     """What a copy returns after a run on other inputs: hidden state is not found by comparing parameters and buffers."""
-    example = with_own_inputs(fresh)
+    example = with_inputs(fresh)
     run(with_inputs(fresh, others))
     return run(example, seed=OTHER_SEED)
 
@@ -205,7 +205,7 @@ def _changed(changed: Sequence[str]) -> Finding:
 
 def _impure(changed: Sequence[str], later: str, copies: Copies, tracer: Tracer) -> Finding:
     fresh = copies.fresh()
-    first, second = (tracer.record(call)[0] for call in [with_own_inputs(fresh), with_own_inputs(fresh)])
+    first, second = (tracer.record(call)[0] for call in [with_inputs(fresh), with_inputs(fresh)])
     source = next(iter(lines_that_change_state(first)), None) or first_difference(first, second)
     state = listed_shortly(changed) if changed else "state that it keeps"
     message = f"running the model changes {state}, and {later} returns different outputs"
