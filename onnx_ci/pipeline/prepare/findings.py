@@ -70,7 +70,7 @@ def check_parameters(call: Call, outputs: Outputs) -> None:
 # --- the call ---------------------------------------------------------------------------------------------------------
 
 
-def call_findings(call: Call, result: Any, recipe: Recipe, *, tells_loading: bool) -> Iterator[Finding]:
+def of_call(call: Call, result: Any, recipe: Recipe, *, tells_loading: bool) -> Iterator[Finding]:
     """Findings about a model, its arguments and what it returns, with a note if it loads weights and that is asked for."""
     if call.loaded_with and tells_loading:
         message = f"the recipe loads weights ({listed(call.loaded_with)}), so the model is exported with these"
@@ -130,7 +130,7 @@ Written = Callable[[str], tuple[WrittenSize, ...]]
 """From the name of an axis to the numbers in the model that should be its size."""
 
 
-def output_size_findings(
+def of_output_sizes(
     recipe: Recipe, resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes, written: Written
 ) -> Iterator[Finding]:
     """Findings about the declared axes of outputs, but for those of which no other size was tested."""
@@ -317,7 +317,7 @@ def observability_unknown() -> Finding:
     return finding("vacuous", message, severity=Severity.NOTE, remedy=remedy)
 
 
-def observability_findings(observability: Observability) -> Iterator[Finding]:
+def of_observability(observability: Observability) -> Iterator[Finding]:
     """Modules in which an error would go unnoticed; an error if that is true of all of them."""
     hidden, visible = observability.hidden, observability.visible
     if not hidden:

@@ -50,20 +50,7 @@ from onnx_ci.pipeline.model.recipe_model import CallSignature, RecipeModel
 from onnx_ci.pipeline.model.running import flatten_outputs, run, run_tree
 from onnx_ci.pipeline.model.tensor_sketch import sketch
 from onnx_ci.pipeline.model.tensors import Outputs, as_array, as_tensor, dtype_name, has_noise, on_cpu, same_shapes
-from onnx_ci.pipeline.prepare.findings import (
-    call_findings,
-    check_outputs,
-    check_parameters,
-    noisy_outputs,
-    not_recorded,
-    not_watchable,
-    observability_findings,
-    observability_unknown,
-    output_size_findings,
-    undeclared_relations,
-    untested_axes,
-    without_float64,
-)
+from onnx_ci.pipeline.prepare import findings
 from onnx_ci.pipeline.prepare.observability import NoGradientsError, Observability, affect_outputs, observe, seen_in_steps
 from onnx_ci.pipeline.prepare.side_effects import (
     SideEffects,
@@ -139,9 +126,9 @@ def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
             weights_sketch = sketch(weights_of(copies.pristine.model))
         probes, untaken_branches, of_inputs = _probes(copies, tracer, first, task, timings, builder)
         observability, of_observability = _observability(copies, copies.release(), probes.all, task, timings)
-    findings = (
-        *call_findings(copies.pristine, first.result, task.recipe, tells_loading=weights is Weights.PROBE_UNLESS_LOADED),
-        *(() if copies.is_watchable else [not_watchable()]),
+    all_findings = (
+        *findings.of_call(copies.pristine, first.result, task.recipe, tells_loading=weights is Weights.PROBE_UNLESS_LOADED),
+        *(() if copies.is_watchable else [findings.not_watchable()]),
         *first.effects.findings,
         *of_inputs,
         *of_observability,
@@ -161,7 +148,7 @@ def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
         model=model,
         probes=probes,
         untaken_branches=untaken_branches,
-        findings=findings,
+        findings=all_findings,
         observability=observability,
         timings=timings,
     )
@@ -250,8 +237,8 @@ def _first_run(copies: Copies, tracer: Tracer, task: CellTask, timings: dict[str
     with timed("reference", timings):
         result = copies.first_run()
         outputs = flatten_outputs(result)
-        check_outputs(result, outputs, recipe)
-        check_parameters(copies.pristine, outputs)
+        findings.check_outputs(result, outputs, recipe)
+        findings.check_parameters(copies.pristine, outputs)
         axes = declared_axes(named, copies.pristine, tensors, outputs)
         cpu_outputs = None
         if task.cell.device != "cpu":
@@ -337,17 +324,17 @@ def _probes(
             branches = finder.find(probes, search="untaken-branch" not in task.allow)
             probes += branches.probes
     repeats = not any(each.rule == "nondeterministic" for each in effects.findings)
-    noisy = noisy_outputs(task.max_drift, probes, trace, repeats=repeats)
+    noisy = findings.noisy_outputs(task.max_drift, probes, trace, repeats=repeats)
     written = find_written_sizes(copies, recipe, axes, first.example, of_call.resized.tried)
-    findings = [
+    all_findings = [
         *kept_sizes,
         *of_steps,
-        *untested_axes(of_call.resized, probes, axes, prober.rejections, written),
-        *undeclared_relations(of_call.resized, axes),
-        *not_recorded(trace),
+        *findings.untested_axes(of_call.resized, probes, axes, prober.rejections, written),
+        *findings.undeclared_relations(of_call.resized, axes),
+        *findings.not_recorded(trace),
         *(as_of_ties(each, copies.fresh) for each in noisy),
-        *without_float64(probes),
-        *(() if task.is_quick else output_size_findings(recipe, of_call.resized, probes, axes, written)),
+        *findings.without_float64(probes),
+        *(() if task.is_quick else findings.of_output_sizes(recipe, of_call.resized, probes, axes, written)),
     ]
 
     def one_kind_probes(separated: Callable[[], tuple[Probe, ...]]) -> tuple[Probe, ...]:
@@ -361,7 +348,7 @@ def _probes(
         inputs=domains.described(),
         left_out=of_call.left_out,
     )
-    return all_probes, branches.untaken, findings
+    return all_probes, branches.untaken, all_findings
 
 
 def _given_probes(task: CellTask, prober: ModelProber, signature: CallSignature) -> Iterator[Probe]:
@@ -402,7 +389,7 @@ def _observability(
         try:
             observability = observe(shared or copies.fresh(), example.reference.noise, limits)
         except NoGradientsError:
-            return None, [observability_unknown()]
+            return None, [findings.observability_unknown()]
         if not any(output.is_floating_point() for output in own):  # they have no gradients
             observability = _all_hidden(copies, probes)
         usual = (each for each in probes[1:] if each.legality is InputStatus.LEGAL and not (each.special or each.fed))
@@ -418,7 +405,7 @@ def _observability(
         may_affect = not observability.visible and not observability.has_gradients
         if may_affect and affect_outputs(copies.fresh(), observability.hidden, own):
             return None, []
-    return observability, [*observability_findings(observability)]
+    return observability, [*findings.of_observability(observability)]
 
 
 def _all_hidden(copies: Copies, probes: Sequence[Probe]) -> Observability | None:
