@@ -164,7 +164,6 @@ def _random(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _length(like: torch.Tensor) -> int:
-    """How many elements a row along the last axis has."""
     return like.shape[-1] if like.dim() else 1
 
 

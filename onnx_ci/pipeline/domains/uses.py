@@ -247,7 +247,6 @@ class _Elements:
                     self._tested.setdefault(either, []).append(self._magnitudes[operand])
 
     def _tested_infinities(self, name: str, arguments: Mapping[str, Any]) -> Iterator[float]:
-        """The infinite values for which an operator tests its operand."""
         yield from _TESTS_FOR_INFINITY.get(name, ())
         if name == "nan_to_num":
             yield from (value for key, value in _REPLACED.items() if arguments.get(key) is not None)
@@ -261,7 +260,6 @@ class _Elements:
 
 
 def _position(argument: Any) -> int | None:
-    """The position of the value that an argument is."""
     return argument.value if isinstance(argument, Ref) else None
 
 

@@ -181,5 +181,4 @@ class _Walk:
 
 
 def _gaps(observation: Observation, place: Place) -> tuple[tuple[float, ...], ...]:
-    """The gaps of all decisions at a place."""
     return tuple(decision.comparison.gaps for decision in observation.decisions.get(place, ()))

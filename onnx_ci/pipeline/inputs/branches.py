@@ -16,7 +16,7 @@ from onnx_ci.pipeline.inputs.branch_search import BranchSearch
 from onnx_ci.pipeline.inputs.conditions import Condition, condition_at, is_caught
 from onnx_ci.pipeline.inputs.decisions import Observation, observed
 from onnx_ci.pipeline.inputs.directions import Directions
-from onnx_ci.pipeline.inputs.probes import Following, Inputs, InputStatus, Probe, Prober, is_float, is_same
+from onnx_ci.pipeline.inputs.probes import Following, InputStatus, Probe, Prober, is_float, is_same
 from onnx_ci.pipeline.trace.recorder import Tracer
 from onnx_ci.pipeline.trace.trace import Decision, Frame, Place
 
@@ -176,7 +176,8 @@ class BranchFinder:
         degenerate: tuple[Probe, Observation] | None = None
         repeats, gaps = decision.by_sizes and bool(decision.comparison.period), {decision.comparison.gaps}
         for attempt in search.attempts(place, decision) if search else ():
-            is_empty = self._is_emptied(attempt.inputs)
+            changed = [*zip(attempt.inputs, self._example, strict=True)]
+            is_empty = any(not new.numel() and old.numel() for new, old in changed)
             if is_empty and (repeats or not decision.by_sizes):
                 continue  # zero is a multiple of everything, and a sum of nothing
             observation = attempt.observation
@@ -184,7 +185,7 @@ class BranchFinder:
             gaps |= {each.comparison.gaps for each in decisions}
             is_taken = any(each.outcome is not decision.outcome for each in decisions)
             if is_taken and observation.is_accepted:
-                is_legal = self._legality(attempt.inputs) is InputStatus.LEGAL
+                is_legal = not is_empty and not any(is_float(new) and not new.any() and old.any() for new, old in changed)
                 probe = self._prober.probe(name, attempt.inputs, quick=True) if is_legal or degenerate is None else None
                 if probe is not None and (is_empty or probe.reference.is_comparable):
                     if is_legal:
@@ -204,12 +205,3 @@ class BranchFinder:
         if is_impossible or (repeats and len(gaps) == 1):  # what comes before leaves no other remainder
             return None
         return UntakenBranch(condition=self._condition(place), outcome=decision.outcome, by_sizes=decision.by_sizes)
-
-    def _legality(self, inputs: Inputs) -> InputStatus:
-        """Inputs that become empty, or all zeros, are degenerate."""
-        pairs = zip(inputs, self._example, strict=True)
-        is_zero = any(is_float(new) and not new.any() and old.any() for new, old in pairs)
-        return InputStatus.DEGENERATE if is_zero or self._is_emptied(inputs) else InputStatus.LEGAL
-
-    def _is_emptied(self, inputs: Inputs) -> bool:
-        return any(not new.numel() and old.numel() for new, old in zip(inputs, self._example, strict=True))

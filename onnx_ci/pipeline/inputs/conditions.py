@@ -95,7 +95,6 @@ def _nodes_at(code: CodeType, offset: int) -> Sequence[ast.AST]:
 
 
 def _text(filename: str, expression: ast.expr | None) -> str:
-    """The source text of an expression on one line."""
     if expression is None:
         return ""
     # Columns count bytes. ast.get_source_segment would split the whole file for each expression.
@@ -163,5 +162,4 @@ def _is_report(statement: ast.stmt) -> bool:
 
 
 def _name(function: ast.expr) -> str:
-    """The last part of a function's name."""
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")

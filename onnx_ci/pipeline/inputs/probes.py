@@ -200,7 +200,6 @@ class RandomProber(ModelProber):
         )
 
     def _samples(self, inputs: Inputs, first: Outputs) -> tuple[tuple[Sample, ...], ...]:
-        """The outputs of enough runs, of which ``first`` are those of the first one."""
         later = (run(self._copies.running(inputs), seed=seed) for seed in range(1, runs_needed(first)))
         return tuple(tuple(map(sample_of, outputs)) for outputs in itertools.chain([first], later))
 

@@ -92,7 +92,6 @@ class Sequences:
         return self._computed(0, inputs)
 
     def _after(self, start: Probe) -> list[Probe]:
-        """The steps that follow ``start``."""
         prefix = "" if start is self._example else f"{start.name},"
         names = [start.name, *(f"{prefix}step={number}" for number in range(1, self._steps))]
         return self._probes(names, start.inputs, range(1, self._steps), like=start.inputs)[1:]
@@ -185,7 +184,6 @@ class Sequences:
         return [tensor if index in leading or index in kept else fitted[index] for index, tensor in enumerate(inputs)]
 
     def _drawn(self, like: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
-        """New inputs for a step."""
         seed = _FIRST_SEED + number
         declared = self._domains.drawn(like, seed, only_declared=True)
         return [declared.get(index, drawn_like(tensor, seed=seed)) for index, tensor in enumerate(like)]
@@ -265,7 +263,6 @@ class Sequences:
 
 
 def _part(whole: Reference, outputs: slice) -> Reference:
-    """The reference of some of the outputs."""
     return dataclasses.replace(
         whole,
         own=whole.own[outputs],

@@ -198,7 +198,6 @@ _SHARES = (("first", 0.0), ("between", 0.5), ("last", 1.0))
 
 
 def _with(value: float, tensor: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """``tensor`` with a value at some places of its elements."""
     return tensor.flatten().index_fill(0, places, value).view(tensor.shape) if places.numel() else tensor
 
 

@@ -124,20 +124,14 @@ def _checked(recipe: Recipe, result: Any) -> Call:
         raise recipe_error(f"the recipe returned {what} instead of (model, args) or (model, args, kwargs)", remedy)
     returned, args, kwargs = result if len(result) == 3 else (*result, {})
     if (as_module := as_model(returned)) is None:
-        what = (
-            f"the class {returned.__name__}; create an instance of it"
-            if isinstance(returned, type)
-            else type(returned).__name__
-        )
+        is_class = isinstance(returned, type)
+        what = f"the class {returned.__name__}; create an instance of it" if is_class else type(returned).__name__
         raise recipe_error(f"the recipe's model is not a torch.nn.Module but {what}", remedy)
     model, remarks = as_module
     if (error := unlisted(model)) is not None:
-        raise recipe_error(
-            f"{type(model).__name__} cannot list its modules and weights: {describe_exception(error)}",
-            _NESTED
-            if isinstance(error, RecursionError)
-            else "Exporters need named_modules, named_parameters and named_buffers.",
-        )
+        message = f"{type(model).__name__} cannot list its modules and weights: {describe_exception(error)}"
+        needed = "Exporters need named_modules, named_parameters and named_buffers."
+        raise recipe_error(message, _NESTED if isinstance(error, RecursionError) else needed)
     if isinstance(args, torch.Tensor):
         args = (args,)
     if not isinstance(args, tuple):

@@ -126,7 +126,6 @@ def _is_other(call: OperatorCall, result: Any, recorded: Any) -> bool:
 
 
 def _replayed(call: OperatorCall, result: Any, recorded: Any) -> Any:
-    """The recorded result in the place of another one."""
     if not isinstance(result, torch.Tensor):
         return recorded
     return call.replace_result(result, recorded.to(result.device, result.dtype, copy=True))

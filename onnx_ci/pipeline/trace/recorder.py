@@ -374,7 +374,6 @@ class Recorder:
             self._note(UnseenRead(function, values, self._places.now()))
 
     def _attributes_reported(self) -> contextlib.AbstractContextManager[object]:
-        """Record each attribute of a module that is set within the context."""
         as_usual = torch.nn.Module.__setattr__
 
         def reporting(module: torch.nn.Module, name: str, value: Any) -> None:

@@ -293,7 +293,6 @@ def tracked_conversions(namespaces: Collection[dict[str, Any]]) -> AbstractConte
 
 @contextlib.contextmanager
 def _replaced(replacements: Collection[tuple[dict[str, Any], str, Any]]) -> Iterator[None]:
-    """Let names have other values in their namespaces."""
     before = [(namespace, name, namespace.get(name)) for namespace, name, _ in replacements]
     for namespace, name, value in replacements:
         namespace[name] = value
