@@ -55,7 +55,7 @@ def inferred_domains(
     axes: Mapping[str, Mapping[int, str]],
     uses: Sequence[InputUse] = (),
 ) -> dict[int, Inferred]:
-    """What can be inferred about the inputs, by position. The arguments are those of ``InputDomains``."""
+    """What can be inferred about the inputs, by position."""
     domains = {}
     for index, (name, tensor) in enumerate(zip(names, example, strict=True)):
         if not tensor.numel() or tensor.is_complex() or is_float8(tensor):

@@ -24,18 +24,11 @@ from onnx_ci.results.records import InputDomain
 
 
 class InputDomains:
-    """The domains of a recipe's inputs: those that it declares, and those that can be inferred.
+    """The domains of a recipe's inputs: those that it declares, by name, and those that can be inferred.
 
-    Args:
-        declared: the domains by name.
-        names: the inputs' names, by position.
-        axes: the names of axes, by the input's name and the axis.
-        example: the recipe's example.
-        own_names: what the model itself calls its inputs, by position, where ``names`` has no names for them.
-        uses: how the model uses each input; empty if that is not known.
-
-    Raises:
-        PrepareError: a domain is declared for an unknown input, or the example is outside of it.
+    ``axes`` has the names of axes, by the input's name and the axis; ``own_names`` are what the model itself calls its inputs,
+    where there are no names for them. A :class:`PrepareError` says that a domain is declared for an unknown input, or that the
+    example is outside of it.
     """
 
     def __init__(

@@ -130,9 +130,7 @@ class Prober(Protocol):
     def probe(self, name: str, inputs: Inputs, *, special: bool = False, quick: bool = False) -> Probe | None:
         """The probe, or ``None`` if the inputs are rejected or equal the example.
 
-        Args:
-            special: see :attr:`Probe.special`.
-            quick: whether noise in proportion to the example's is enough, unless the file fails by it.
+        If it is ``quick``, noise in proportion to the example's is enough, unless the file fails by it.
         """
 
 

@@ -52,12 +52,10 @@ class Sequences:
         self._names = recipe.input_names
         self._steps = recipe.steps or DEFAULT_STEPS
         self._devices = [tensor.device for tensor in input_tensors(copies.pristine)]
-        self._fed = {
-            self._position(name, self._names, len(example.inputs)): self._position(
-                output, recipe.output_names, len(example.reference.own)
-            )
-            for output, name in recipe.feedback.items()
-        }
+        self._fed = {}
+        for output, name in recipe.feedback.items():
+            index = self._position(name, self._names, len(example.inputs))
+            self._fed[index] = self._position(output, recipe.output_names, len(example.reference.own))
 
     @staticmethod
     def _position(name: str, names: Sequence[str], count: int) -> int:

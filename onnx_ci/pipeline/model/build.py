@@ -130,8 +130,11 @@ def _checked(recipe: Recipe, result: Any) -> Call:
     model, remarks = as_module
     if (error := unlisted(model)) is not None:
         message = f"{type(model).__name__} cannot list its modules and weights: {describe_exception(error)}"
-        needed = "Exporters need named_modules, named_parameters and named_buffers."
-        raise recipe_error(message, _NESTED if isinstance(error, RecursionError) else needed)
+        remedy = "Exporters need named_modules, named_parameters and named_buffers."
+        if isinstance(error, RecursionError):
+            limit = "raise the limit with sys.setrecursionlimit in the recipe."
+            remedy = f"Its modules are nested more deeply than Python's calls may be: {limit}"
+        raise recipe_error(message, remedy)
     if isinstance(args, torch.Tensor):
         args = (args,)
     if not isinstance(args, tuple):
@@ -153,11 +156,6 @@ def _checked(recipe: Recipe, result: Any) -> Call:
         ) from None
     in_order = {name: kwargs[name] for name in signature.parameters if name in kwargs}
     return Call(model=model, args=args, kwargs=in_order | kwargs, remarks=tuple(remarks))
-
-
-_NESTED = (
-    "Its modules are nested more deeply than Python's calls may be: raise the limit with sys.setrecursionlimit in the recipe."
-)
 
 
 def completed(recipe: Recipe, call: Call) -> Recipe:

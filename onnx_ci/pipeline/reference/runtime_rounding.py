@@ -138,27 +138,14 @@ def _matrix_product(left: torch.Tensor, right: torch.Tensor) -> Any:
     return (left * right.mT).sum(-1, keepdim=True) if right.shape[-1] == 1 else NotImplemented
 
 
+_DECOMPOSED = (
+    *(aten.native_layer_norm, aten.native_group_norm, aten.native_batch_norm, aten._native_batch_norm_legit, aten._softmax),
+    *(aten._safe_softmax, aten._log_softmax, aten.logsumexp, aten.linalg_vector_norm, aten.mse_loss, aten.addmm),
+    *(aten.baddbmm, aten.mv, aten.dot),
+)
 _IN_SUMS: dict[Any, Callable[..., Any]] = {
-    **{
-        operator: decomposition_table[operator]
-        for operator in (
-            aten.native_layer_norm.default,
-            aten.native_group_norm.default,
-            aten.native_batch_norm.default,
-            aten._native_batch_norm_legit.default,
-            aten._native_batch_norm_legit.no_stats,
-            aten._softmax.default,
-            aten._safe_softmax.default,
-            aten._log_softmax.default,
-            aten.logsumexp.default,
-            aten.linalg_vector_norm.default,
-            aten.mse_loss.default,
-            aten.addmm.default,
-            aten.baddbmm.default,
-            aten.mv.default,
-            aten.dot.default,
-        )
-    },
+    **{operator.default: decomposition_table[operator.default] for operator in _DECOMPOSED},
+    aten._native_batch_norm_legit.no_stats: decomposition_table[aten._native_batch_norm_legit.no_stats],
     aten.var_mean.correction: _var_mean,
     aten.var.correction: lambda *args, **kwargs: _var_mean(*args, **kwargs)[0],
     aten.std_mean.correction: _std_mean,

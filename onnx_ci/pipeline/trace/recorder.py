@@ -101,12 +101,8 @@ class Tracer:
 class Recorder:
     """Records what happens while it is entered.
 
-    Args:
-        call: the call that runs meanwhile.
-        keep: what the trace keeps of the numbers of each value.
-        answers: what is asked for all that the code gets; ``None`` if the code gets what torch gives.
-        kinds: which calls are recorded. Without functions, the code of the model runs as it does without a recorder, and what
-            Python reads is not recorded either. Without operators, a tensor is one value however often it is written to.
+    Without functions among its ``kinds``, the code of the model runs as it does without a recorder, and what Python reads is
+    not recorded either. Without operators, a tensor is one value however often it is written to.
     """
 
     def __init__(
