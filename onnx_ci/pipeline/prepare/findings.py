@@ -29,7 +29,7 @@ from onnx_ci.pipeline.model.containers import name_of, named_leaves
 from onnx_ci.pipeline.model.module import unlike_others
 from onnx_ci.pipeline.model.tensors import Outputs, dtype_name, has_noise, largest_value
 from onnx_ci.pipeline.prepare.observability import Observability
-from onnx_ci.pipeline.prepare.state_lines import lines_that_draw
+from onnx_ci.pipeline.prepare.side_effects import lines_that_draw
 from onnx_ci.pipeline.prepare.written_sizes import WrittenSize
 from onnx_ci.pipeline.trace.recorder import MOST_EVENTS
 from onnx_ci.pipeline.trace.trace import Trace, UnseenRead

@@ -10,7 +10,7 @@ from toolbox.cells import Function
 
 from onnx_ci.pipeline.model.call import Call
 from onnx_ci.pipeline.model.running import run_tree
-from onnx_ci.pipeline.prepare.state_lines import first_difference, lines_that_change_state, lines_that_draw
+from onnx_ci.pipeline.prepare.side_effects import first_difference, lines_that_change_state, lines_that_draw
 from onnx_ci.pipeline.trace import recorder
 from onnx_ci.pipeline.trace.recorder import Recorder, Tracer
 from onnx_ci.pipeline.trace.trace import NOWHERE, Decision, FunctionCall, NumberRead, Operator, Role
