@@ -155,10 +155,8 @@ def _resized_axes(outputs: Outputs, of_example: Outputs, size: int) -> list[int]
         return None
     axes = []
     for output, example in zip(outputs, of_example, strict=True):
-        if output.dim() != example.dim():
-            return None
-        resized = [axis for axis in range(output.dim()) if output.shape[axis] != example.shape[axis]]
-        if len(resized) != 1 or output.shape[resized[0]] != size:
+        resized = [axis for axis, sizes in enumerate(zip(output.shape, example.shape, strict=False)) if len({*sizes}) > 1]
+        if output.dim() != example.dim() or len(resized) != 1 or output.shape[resized[0]] != size:
             return None
         axes.append(resized[0])
     return axes
