@@ -8,10 +8,10 @@ any other model. The noise of a step is the rounding of all steps up to it.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -122,16 +122,38 @@ class Sequences:
     ) -> list[Probe]:
         """Probes of a call with ``start`` and of the steps ``numbers`` after it; new inputs are like those of ``like``."""
         inputs, outputs = self._run(start, numbers, like)
+        new = [
+            tensor.to(self._devices[index])
+            for step, tensors in enumerate(inputs)
+            for index, tensor in enumerate(tensors)
+            if not step or index not in self._fed
+        ]
+
+        def unrolled(call: Call) -> Call:
+            return Call(model=_Unrolled(call, self._fed, len(inputs)), args=tuple(new), kwargs={})
+
+        copies = Copies(unrolled(self._copies.pristine), lambda: unrolled(self._copies.fresh()), eps=self._copies.eps)
+        whole = make_reference(copies, tuple(itertools.chain.from_iterable(outputs)))
+
+        @functools.cache
+        def as_runtimes() -> Reference:
+            return with_runtime_rounding(copies, whole)
+
+        def of_step(reference: Reference, step: int) -> Reference:
+            part = slice(step * len(outputs[0]), (step + 1) * len(outputs[0]))
+            parts = {name: getattr(reference, name)[part] for name in ("own", "exact", "noise", "channels", "stable")}
+            return replace(reference, **parts, undecided=None)
+
         return [
             Probe(
                 name=name,
                 inputs=inputs[step],
-                reference=reference,
-                refinements=(refinement,),
+                reference=of_step(whole, step),
+                refinements=(functools.partial(lambda step: of_step(as_runtimes(), step), step),),
                 follows=names[step - 1] if step else None,
                 fed=self._fed if step else {},
             )
-            for step, (name, (reference, refinement)) in enumerate(zip(names, self._references(inputs, outputs), strict=True))
+            for step, name in enumerate(names)
         ]
 
     def _run(
@@ -232,44 +254,6 @@ class Sequences:
         else:
             return
         raise recipe_error(f"{source} ({_typed(tensor)}) to input {name!r} ({_typed(like)}), but {reason}", remedy)
-
-    def _references(
-        self, inputs: Sequence[Outputs], outputs: Sequence[Outputs]
-    ) -> Iterator[tuple[Reference, Callable[[], Reference]]]:
-        """The reference of each step, and its refinement, from inputs and outputs in the model's own type."""
-        new = [
-            tensor.to(self._devices[index])
-            for step, of_step in enumerate(inputs)
-            for index, tensor in enumerate(of_step)
-            if not step or index not in self._fed
-        ]
-
-        def unrolled(call: Call) -> Call:
-            return Call(model=_Unrolled(call, self._fed, len(inputs)), args=tuple(new), kwargs={})
-
-        copies = Copies(unrolled(self._copies.pristine), lambda: unrolled(self._copies.fresh()), eps=self._copies.eps)
-        whole = make_reference(copies, tuple(itertools.chain.from_iterable(outputs)))
-
-        @functools.cache
-        def as_runtimes() -> Reference:
-            return with_runtime_rounding(copies, whole)
-
-        count = len(outputs[0])
-        for step in range(len(inputs)):
-            part = slice(step * count, (step + 1) * count)
-            yield _part(whole, part), functools.partial(lambda part: _part(as_runtimes(), part), part)
-
-
-def _part(whole: Reference, outputs: slice) -> Reference:
-    return dataclasses.replace(
-        whole,
-        own=whole.own[outputs],
-        exact=whole.exact[outputs],
-        noise=whole.noise[outputs],
-        channels=whole.channels[outputs],
-        stable=whole.stable[outputs],
-        undecided=None,
-    )
 
 
 def _not_run(how: str, error: PrepareError) -> Finding:

@@ -74,16 +74,16 @@ def resized_probes(
     relations = [relation for name in attempts.order if (relation := _move_alone(name, attempts, choices))]
     if not are_moved:  # by now, some multiples are known, which are smaller than twice the size
         next(filter(None, map(attempts.attempt, (choices.larger(), *choices.others()))), None)
-    if not any(map(choices.is_listed, attempts.sizes)):
+    if not any(map(choices.listed, attempts.sizes)):
         attempts.attempt(choices.smallest())
     return attempts.result([*relations, *_equations(attempts, choices)])
 
 
 def _move_alone(name: str, attempts: _Attempts, choices: _Choices) -> SizeRelation | None:
     """Try other sizes of one variable; return of which number the model accepts multiples only."""
-    for listed in choices.listed(name):
-        attempts.attempt_one(name, listed)
-    if choices.is_listed(name):
+    if listed := choices.listed(name):
+        for each in listed:
+            attempts.attempt_one(name, each)
         return None
     multiples = choices.multiples(name)
     size = next((size for size in choices.of_one(name, multiples) if attempts.attempt_one(name, size)), None)
@@ -225,16 +225,13 @@ class _Choices:
         """Whether the recipe declares the sizes of a variable."""
         return name in self._axes.declared
 
-    def is_listed(self, name: str) -> bool:
-        """Whether the sizes of a variable are declared one by one."""
-        return isinstance(self._axes.declared.get(name), tuple)
-
     def listed(self, name: str) -> Sequence[int]:
         """The sizes that are declared one by one; of many, the ends and some between them."""
         declared = self._axes.declared.get(name)
-        if not isinstance(declared, tuple) or len(declared) <= MOST_LISTED:
-            return declared if isinstance(declared, tuple) else ()
-        ordered = sorted(declared)
+        one_by_one = declared if isinstance(declared, tuple) else ()
+        if len(one_by_one) <= MOST_LISTED:
+            return one_by_one
+        ordered = sorted(one_by_one)
         return [ordered[number * (len(ordered) - 1) // (MOST_LISTED - 1)] for number in range(MOST_LISTED)]
 
     def restrict(self, name: str, requires: MultipleOf) -> None:

@@ -52,8 +52,7 @@ def recipe_error(message: str, remedy: str | None = None) -> PrepareError:
 
 def names_in_model(call: Call) -> list[str | None]:
     """What the model calls its inputs: the parameters of forward, or keys and fields within them."""
-    paths = [path for path, leaf in named_leaves(bound_arguments(call)) if isinstance(leaf, torch.Tensor)]
-    return [name_of(path) for path in paths]
+    return [name_of(path) for path, leaf in named_leaves(bound_arguments(call)) if isinstance(leaf, torch.Tensor)]
 
 
 def arguments_of(call: Call) -> list[Any]:

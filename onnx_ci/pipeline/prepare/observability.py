@@ -54,11 +54,9 @@ class Observability:
 
     def with_visible(self, names: Collection[str]) -> Observability:
         """The same, except that these modules are visible, too."""
-        still = {field: tuple(name for name in getattr(self, field) if name not in names) for field in _HIDDEN}
+        fields = ("hidden", "without_gradient", "flat")
+        still = {field: tuple(name for name in getattr(self, field) if name not in names) for field in fields}
         return Observability(visible=(*self.visible, *(name for name in self.hidden if name in names)), **still)
-
-
-_HIDDEN = ("hidden", "without_gradient", "flat")
 
 
 class NoGradientsError(Exception):
