@@ -63,17 +63,17 @@ def variations(
     ``constants`` of a model, it may behave in another way than beside them.
     """
 
-    def variation(name: str, changed: Inputs, legality: InputStatus = InputStatus.LEGAL) -> Variation:
+    def variation(name: str, changed: Inputs, legality: InputStatus = InputStatus.LEGAL, **kind: bool) -> Variation:
         inputs = domains.legal(changed, example)
         is_declared = all(inputs[index] is tensor or domains.is_declared(index) for index, tensor in enumerate(example))
-        return Variation(name=name, inputs=inputs, legality=InputStatus.LEGAL if is_declared else legality)
+        return Variation(name=name, inputs=inputs, legality=InputStatus.LEGAL if is_declared else legality, **kind)
 
     for name, legality, change in _CHANGES:
         yield variation(name, [change(tensor) for tensor in example], legality)
-    small = variation("floats small", [_only(is_float, lambda tensor: tensor * SMALL)(tensor) for tensor in example])
-    yield replace(small, is_small=True)
+    small = [_only(is_float, lambda tensor: tensor * SMALL)(tensor) for tensor in example]
+    yield variation("floats small", small, is_small=True)
     for name, inputs in _mixed(example, constants):
-        yield replace(variation(name, inputs), is_mixed=True)
+        yield variation(name, inputs, is_mixed=True)
     generator = torch.Generator().manual_seed(2000)
     numbers = [sign * magnitude for magnitude in MAGNITUDES for sign in (1, -1)]
     extreme = _changed_floats(example, lambda tensor: _chosen(tensor, [tensor, *numbers], generator))
@@ -84,7 +84,7 @@ def variations(
     yield variation("floats equal", equal)
     yield from _masks(example, domains)
     for name, is_edge, inputs in _tested_values(example, uses):
-        yield replace(variation(name, inputs), is_edge=is_edge, is_mixed=is_edge)
+        yield variation(name, inputs, is_edge=is_edge, is_mixed=is_edge)
     for name, inputs in domains.edges(example):
         yield Variation(name=name, inputs=inputs)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,7 +28,6 @@ from onnx_ci.pipeline.model.module import unlike_others
 from onnx_ci.pipeline.model.tensors import Outputs, dtype_name, has_noise, largest_value
 from onnx_ci.pipeline.prepare.observability import Observability
 from onnx_ci.pipeline.prepare.side_effects import lines_that_draw
-from onnx_ci.pipeline.prepare.written_sizes import WrittenSize
 from onnx_ci.pipeline.trace.recorder import MOST_EVENTS
 from onnx_ci.pipeline.trace.trace import Trace, UnseenRead
 from onnx_ci.results.records import Finding, Severity, SourceLine
@@ -126,8 +123,8 @@ def _misordered_names(call: Call, result: Any, recipe: Recipe) -> Iterator[Findi
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
 
-Written = Callable[[str], tuple[WrittenSize, ...]]
-"""From the name of an axis to the numbers in the model that should be its size."""
+Written = Callable[[Finding, str], Finding]
+"""Adds to a finding about an axis, by its name, which numbers in the model should be its size."""
 
 
 def of_output_sizes(
@@ -160,21 +157,7 @@ def untested_axes(
             "by that, such as 'past + 1'. If the model accepts no other size, do not declare the axis dynamic."
         )
         untested = finding("vacuous", message, remedy=remedy, details={"dynamic_axis": label})
-        yield _with_written(untested, written(label), label)
-
-
-def _with_written(finding: Finding, sizes: Sequence[WrittenSize], label: str) -> Finding:
-    """A finding about an axis; if the model has a number in place of its size, with the line and what to write there."""
-    if not sizes:
-        return finding
-    changes = []
-    for each in sizes:
-        number = "" if re.search(rf"\b{each.number}\b", each.source.text) else "what is "
-        place = "there" if each.function.startswith("__") else f"in {each.function}()"
-        line = "" if each.source == sizes[0].source else f" at {each.source}"
-        changes.append(f"{each.instead or f'the size of {label!r}'} instead of {number}{each.number} {place}{line}")
-    remedy = f"Write {listed(changes)}."
-    return replace(finding, source=sizes[0].source, remedy=remedy)
+        yield written(untested, label)
 
 
 def undeclared_relations(resized: ResizedProbes, axes: DeclaredAxes) -> Iterator[Finding]:
@@ -223,7 +206,7 @@ def _constant_axes(
                     remedy = f"Leave axis {axis} out of dynamic_axes[{name!r}]: its size does not follow that of {label!r}"
                     remedy += "".join(f", but that of axis {other} does" for other in itertools.islice(follows, 1)) + "."
                 constant = finding("vacuous", message, remedy=remedy, output=name, details={"axis": axis})
-                yield label, _with_written(constant, written(label), label)
+                yield label, written(constant, label)
 
 
 # --- the trace --------------------------------------------------------------------------------------------------------

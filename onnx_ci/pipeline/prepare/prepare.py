@@ -260,10 +260,19 @@ def _first_run(copies: Copies, tracer: Tracer, task: CellTask, timings: dict[str
         as_runtimes = functools.cache(functools.partial(with_runtime_rounding, copies, reference))
         refinements = () if recipe.nondeterministic else (as_runtimes,)
         example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=reference, refinements=refinements, is_given=True)
+    input_names = _input_names(named, tensors)
+    paths = [path for path, leaf in named_leaves(result) if isinstance(leaf, torch.Tensor)]
+    signature = CallSignature(
+        input_names=input_names,
+        axes=axes.labels,
+        dynamic_shapes=dynamic_shapes_tree(copies.pristine, input_names, axes),
+        outputs=tuple(containers_in(result)),
+        own_output_names=tuple(map(name_of, paths)) if paths[0] and isinstance(paths[0][0], str) else (),
+    )
     return _FirstRun(
         result=result,
         axes=axes,
-        signature=_signature(_input_names(named, tensors), copies.pristine, axes, result),
+        signature=signature,
         example=example,
         cpu_outputs=cpu_outputs,
         effects=effects,
@@ -272,17 +281,6 @@ def _first_run(copies: Copies, tracer: Tracer, task: CellTask, timings: dict[str
 
 def _input_names(recipe: Recipe, tensors: Sequence[torch.Tensor]) -> tuple[str | None, ...]:
     return tuple(name for _, name in itertools.zip_longest(tensors, recipe.input_names[: len(tensors)]))
-
-
-def _signature(input_names: tuple[str | None, ...], call: Call, axes: DeclaredAxes, result: Any) -> CallSignature:
-    paths = [path for path, leaf in named_leaves(result) if isinstance(leaf, torch.Tensor)]
-    return CallSignature(
-        input_names=input_names,
-        axes=axes.labels,
-        dynamic_shapes=dynamic_shapes_tree(call, input_names, axes),
-        outputs=tuple(containers_in(result)),
-        own_output_names=tuple(map(name_of, paths)) if paths[0] and isinstance(paths[0][0], str) else (),
-    )
 
 
 def _probes(

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -30,7 +31,8 @@ from onnx_ci.pipeline.trace.received import Kind, Received
 from onnx_ci.pipeline.trace.recorder import Recorder
 from onnx_ci.pipeline.trace.trace import FunctionCall
 from onnx_ci.processes.clock import CLOCK
-from onnx_ci.results.records import SourceLine
+from onnx_ci.results.records import Finding, SourceLine
+from onnx_ci.text import listed
 
 _MOST_SECONDS = 20.0
 """How long numbers are tried."""
@@ -46,18 +48,6 @@ class _Spot(NamedTuple):
     position: int
     """Among the numbers of the call."""
     number: Any
-
-
-@dataclass(frozen=True)
-class WrittenSize:
-    """A number that should be a size."""
-
-    source: SourceLine
-    function: str
-    """The function of torch that gets it: ``view``."""
-    number: int
-    instead: str
-    """``x.shape[0]``."""
 
 
 @dataclass
@@ -101,12 +91,12 @@ class _Numbers:
 
 def find_written_sizes(
     copies: Copies, recipe: Recipe, axes: DeclaredAxes, example: Probe, tried: Mapping[str, Sequence[int]]
-) -> Callable[[str], tuple[WrittenSize, ...]]:
-    """A function from the name of an axis to the numbers in the model that should be its size, or that it follows from."""
+) -> Callable[[Finding, str], Finding]:
+    """A function that adds to a finding about an axis, by its name, which numbers in the model should be its size."""
     own = example.reference.own
 
     @functools.cache
-    def written(label: str) -> tuple[WrittenSize, ...]:
+    def written(label: str) -> Mapping[_Spot, str]:
         labels = [axes.labels.get(name, {}) for name in recipe.output_names[: len(own)]]
         places = [
             (position, axis) for position, of_output in enumerate(labels) for axis in of_output if of_output[axis] == label
@@ -120,19 +110,32 @@ def find_written_sizes(
 
             if size and (found := _written(copies, example.inputs, axes.inputs, name, size, is_right)):
                 return found
-        return ()
+        return {}
 
-    return written
+    def explained(finding: Finding, label: str) -> Finding:
+        sizes = written(label)
+        if not sizes:
+            return finding
+        first, changes = next(iter(sizes)).source, []
+        for spot, code in sizes.items():
+            function = spot.function.rpartition(".")[2]
+            number = "" if re.search(rf"\b{spot.number}\b", spot.source.text) else "what is "
+            place = "there" if function.startswith("__") else f"in {function}()"
+            line = "" if spot.source == first else f" at {spot.source}"
+            changes.append(f"{code or f'the size of {label!r}'} instead of {number}{spot.number} {place}{line}")
+        return replace(finding, source=first, remedy=f"Write {listed(changes)}.")
+
+    return explained
 
 
 def _written(
     copies: Copies, inputs: Inputs, axes: InputAxes, name: str, size: int, is_right: Callable[[Outputs], bool]
-) -> tuple[WrittenSize, ...]:
-    """The numbers that should be sizes of an axis of inputs, so that the outputs are right if it has another ``size``."""
+) -> Mapping[_Spot, str]:
+    """The numbers that should be sizes, each with ``x.shape[0]``, so that outputs are right if an axis has another size."""
     sizes = axes.sizes_in(inputs)
     resized = axes.fitted(inputs, {**sizes, name: size}, {name})
     if resized is None:
-        return ()
+        return {}
     on_example, deadline = _Numbers(sizes[name], sizes[name]), CLOCK.thread_time() + _MOST_SECONDS
     _run(copies, inputs, on_example)
     spots = sorted(on_example.code, key=lambda spot: spot.number)
@@ -143,12 +146,9 @@ def _written(
         here = _Numbers(sizes[name], size, tried)
         outputs = _run(copies, resized, here)
         if outputs is not None and is_right(outputs):
-            code = [[each for each in here.code.get(spot, ()) if each in on_example.code[spot]] for spot in tried]
-            return tuple(
-                WrittenSize(spot.source, spot.function.rpartition(".")[2], spot.number, next(iter(each), ""))
-                for spot, each in zip(tried, code, strict=True)
-            )
-    return ()
+            code = {spot: [each for each in here.code.get(spot, ()) if each in on_example.code[spot]] for spot in tried}
+            return {spot: next(iter(each), "") for spot, each in code.items()}
+    return {}
 
 
 def _run(copies: Copies, inputs: Inputs, answers: _Numbers) -> Outputs | None:
