@@ -149,9 +149,8 @@ def declared_axes(recipe: Recipe, call: Call, inputs: Sequence[torch.Tensor], ou
             raise PrepareError(finding("unknown-axis", message + did_you_mean(name, ranks)))
         for axis in by_axis:
             if not 0 <= axis < ranks[name]:
-                raise PrepareError(
-                    finding("unknown-axis", f"{name!r} has no axis {axis}: it has {ranks[name]} axes, counted from 0")
-                )
+                message = f"{name!r} has no axis {axis}: it has {ranks[name]} axes, counted from 0"
+                raise PrepareError(finding("unknown-axis", message))
     places = _places(recipe.input_names[: len(inputs)], labels)
     automatic = frozenset(name for name, dim in dims.items() if _kind(dim) == _kind(torch.export.Dim.AUTO))
     derived = {name: _root(dim).__name__ for name, dim in dims.items() if _root(dim) is not dim}
@@ -252,9 +251,8 @@ def _axes_from_shapes(recipe: Recipe, call: Call) -> tuple[dict[str, dict[int, s
     bound = bound_arguments(call)
     paths = [path for path, leaf in named_leaves(list(bound.values())) if isinstance(leaf, torch.Tensor)]
     if len(recipe.input_names) < len(paths):
-        raise PrepareError(
-            finding("name-mismatch", f"dynamic_shapes needs input_names: {len(paths)} names, one for every tensor in args")
-        )
+        message = f"dynamic_shapes needs input_names: {len(paths)} names, one for every tensor in args"
+        raise PrepareError(finding("name-mismatch", message))
     spec = _spec_by_position(recipe.dynamic_shapes, call, bound)
     axes: dict[str, dict[int, str]] = {}
     dims: dict[str, Any] = {}

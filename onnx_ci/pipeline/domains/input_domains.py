@@ -120,10 +120,8 @@ class InputDomains:
 
     def legal(self, changed: Sequence[torch.Tensor], example: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """``changed``, with the example's values of inputs that would leave their domain."""
-        return [
-            example[index] if index in self and not self.allows(index, changed) else tensor
-            for index, tensor in enumerate(changed)
-        ]
+        outside = {index for index in self._domains if not self.allows(index, changed)}
+        return [example[index] if index in outside else tensor for index, tensor in enumerate(changed)]
 
     def edges(self, example: Sequence[torch.Tensor]) -> Iterator[tuple[str, list[torch.Tensor]]]:
         """Inputs at the borders of each declared domain, one input at a time, with a name."""

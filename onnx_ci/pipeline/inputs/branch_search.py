@@ -17,13 +17,10 @@ from onnx_ci.pipeline.trace.trace import Decision, Place
 
 MAX_RUNS = 48
 """How many runs of the model may be spent on searching for the other sides of a recipe's branches."""
-
 MAX_STEPS = 3
 """How many times a search along one direction is corrected."""
-
 _MORE = (1, 2, 4, 8, 16, 32)
 """What is added to a size if it decides by a remainder."""
-
 MAX_WORK = 2**28
 """How many elements the model may compute on larger inputs, which is predicted from smaller ones: a few tenths of a second."""
 

@@ -51,14 +51,8 @@ def call_probes(
     rows = SpecialRows(prober, axes, special if can_use_rows else ())
     resized = ResizedProbes() if is_quick else resized_probes(prober, axes, following, domains, rows, is_large=is_large)
 
-    @functools.cache
-    def fresh() -> tuple[Probe, ...]:
-        return () if is_quick else tuple(fresh_probes(prober, domains, quick=is_large))
-
-    @functools.cache
-    def separated() -> tuple[Probe, ...]:
-        return (*fresh(), *rows.separated(resized.probes), *special_probes(prober, special))
-
+    fresh = functools.cache(lambda: () if is_quick else tuple(fresh_probes(prober, domains, quick=is_large)))
+    separated = functools.cache(lambda: (*fresh(), *rows.separated(resized.probes), *special_probes(prober, special)))
     if not rows.are_used:
         return CallProbes(probes=separated(), resized=resized, separated=None, left_out=left_out)
     # Rows show that the model does not look at the batch, so random values need not have the example's sizes.

@@ -19,7 +19,6 @@ from onnx_ci.pipeline.trace.trace import Decision
 
 MAX_ELEMENTS = 2**20
 """How many elements larger inputs may have."""
-
 GROWTH = 4
 """The factor by which sizes grow at most between two runs, so that the work of the second can be predicted from the first."""
 

@@ -159,19 +159,14 @@ class ModelProber:
         outputs = run(self._copies.running(inputs))
         proportion = proportional_reference(outputs, self.example.reference) if quick else None
 
-        @functools.cache
-        def precise() -> Reference:
-            return make_reference(self._copies, outputs, inputs)
+        precise = functools.cache(functools.partial(make_reference, self._copies, outputs, inputs))
 
         @functools.cache
         def as_runtimes() -> Reference:
             like = precise()  # unlike the example, an input that is only tried may prove nothing
             return with_runtime_rounding(self._copies, like.undecided or like, inputs)
 
-        @functools.cache
-        def perturbed() -> Reference:
-            return with_perturbation(self._copies, as_runtimes(), inputs)
-
+        perturbed = functools.cache(lambda: with_perturbation(self._copies, as_runtimes(), inputs))
         # A model may be ill-conditioned on special values, which it never gets.
         refinements = (*([precise] if proportion else ()), as_runtimes, *([perturbed] if special else ()))
         reference = proportion or precise()

@@ -34,10 +34,8 @@ from onnx_ci.results.rules import finding
 
 DEFAULT_STEPS = 8
 """How often a recipe with ``feedback`` is run in a row if it does not say."""
-
 PREFILL = "prefill"
 """The name of the probe that takes the new inputs of all steps but the last in one call."""
-
 _FIRST_SEED = 100
 """The seed of the values drawn for step 0; other probes are drawn with smaller ones."""
 
@@ -135,9 +133,7 @@ class Sequences:
         copies = Copies(unrolled(self._copies.pristine), lambda: unrolled(self._copies.fresh()), eps=self._copies.eps)
         whole = make_reference(copies, tuple(itertools.chain.from_iterable(outputs)))
 
-        @functools.cache
-        def as_runtimes() -> Reference:
-            return with_runtime_rounding(copies, whole)
+        as_runtimes = functools.cache(functools.partial(with_runtime_rounding, copies, whole))
 
         def of_step(reference: Reference, step: int) -> Reference:
             part = slice(step * len(outputs[0]), (step + 1) * len(outputs[0]))

@@ -24,7 +24,6 @@ from onnx_ci.text import listed
 
 LEAST_ELEMENTS = 1024
 """How many elements one row of an input with special values must have: among fewer, some of them would never meet."""
-
 SAME = 4.0
 """How many times its noise a row may differ between two batches, which kernels divide into other blocks."""
 

@@ -16,10 +16,8 @@ from onnx_ci.pipeline.model.tensors import is_finite
 
 LARGE = 10.0
 """The factor of the example's floating values in the probe of large values."""
-
 SMALL = 1e-4
 """The factor in the probe of small values. Beside these, a constant such as ``1e-8`` counts, added before a square root."""
-
 MAGNITUDES = (20.0, 100.0)
 """Where functions saturate or overflow: ``exp(-20)`` vanishes beside 1 in float32, and ``exp(100)`` is infinite."""
 

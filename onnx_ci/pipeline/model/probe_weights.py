@@ -25,7 +25,6 @@ _SCALED = (nn.Linear, nn.modules.conv._ConvNd)  # the base of all convolutions h
 
 FARTHEST_MEAN = 2.0
 """How far from zero the outputs of a linear module may be on average. With a bias, half as far."""
-
 TINY = 1 / 16
 """The share of their usual size, with which outputs are as large as inputs, below which random weights are scaled up."""
 

@@ -122,7 +122,6 @@ def _misordered_names(call: Call, result: Any, recipe: Recipe) -> Iterator[Findi
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
-
 Written = Callable[[Finding, str], Finding]
 """Adds to a finding about an axis, by its name, which numbers in the model should be its size."""
 
@@ -232,7 +231,6 @@ def not_recorded(trace: Trace) -> Iterator[Finding]:
 
 
 # --- precision --------------------------------------------------------------------------------------------------------
-
 
 _ROUNDED = (
     "If that is rounding, give rtol or atol, or an example on which it is less{}. If forward does something else in float64, "

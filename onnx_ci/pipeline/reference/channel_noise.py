@@ -14,7 +14,6 @@ from onnx_ci.pipeline.model.tensors import is_all_finite
 
 APART = 16.0
 """From this ratio between the largest channel and the smallest on, one number does not fit both."""
-
 ENOUGH = 16
 """The noise of a channel is measured if rounding shows in so many elements: fewer could all be right by chance."""
 

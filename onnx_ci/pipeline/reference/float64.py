@@ -57,13 +57,8 @@ def run_in_float64(
         torch.set_default_dtype(default_dtype)
     if not copies.is_watchable and within is contextlib.nullcontext:
         # To which types the model casts is seen in a run whose numbers are of no use.
-        with (
-            contextlib.suppress(Exception),
-            copies.in_float64(inputs) as call,
-            force_eager(),
-            _autocast_reported_to(mode),
-            mode,
-        ):
+        autocast = _autocast_reported_to(mode)
+        with contextlib.suppress(Exception), copies.in_float64(inputs) as call, force_eager(), autocast, mode:
             run(call)
     # Numbers are missing if the model has read a weight without an operator.
     pairs = [(a, b) for a, b in zip(exact or (), own, strict=False) if has_noise(b)]

@@ -18,7 +18,6 @@ from onnx_ci.pipeline.model.tensors import Outputs, has_noise, largest_value, sa
 
 PERTURBATIONS = 4
 """The number of perturbed runs that estimate the noise without float64."""
-
 AT_ONCE = 2**22
 """How many numbers are perturbed at a time, which takes several times their memory."""
 
@@ -118,8 +117,6 @@ class OtherTies(Intervention):
 
 
 _ORDERING = frozenset((aten.topk.default, aten.sort.default, aten.sort.stable))
-
-
 QUANTIZED_EPS = 2.0**-8
 """The precision of the 8 bits that quantized tensors have."""
 QUANTIZED_SHARE = 1 / 8

@@ -113,10 +113,8 @@ class Reference:
 
 LOWERED_SHARE = 0.25
 """The noise of a lower precision is this share of the differences between perturbed runs: right files differ by as much."""
-
 FLOAT64_UNITS = 1024.0
 """The minimum noise of a float64 output, in units in the last place: exporters write Python numbers as float32 even there."""
-
 UNSTABLE_SHARE = 0.1
 """The share of an output's elements that may depend on rounding errors; above it, no element is excluded."""
 

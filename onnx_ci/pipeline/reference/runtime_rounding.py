@@ -28,10 +28,8 @@ from onnx_ci.pipeline.reference.reference import Reference, with_noise_of
 
 METHOD = "runtime rounding"
 """The method of a reference whose noise includes this rounding."""
-
 LONG = 128
 """Shorter sums round alike everywhere: PyTorch adds them one term after another, too."""
-
 RUNNING_SUMS, OF_ROWS = (4, 16), (1, 4)
 """How many running sums a runtime has: as many as a vector register has numbers, or several registers. If the terms of a sum
 are not adjacent in memory, it has a single one. The larger of the two errors counts, because either may be zero by chance."""

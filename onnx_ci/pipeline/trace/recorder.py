@@ -192,17 +192,9 @@ class Recorder:
         is_plain, kept = _address(tensor) is not None, None
         with contextlib.suppress(RuntimeError):  # a tensor without numbers, or of a type that cannot be copied
             kept = self._keep(tensor, role) if is_plain else None
-        self._values.append(
-            Value(
-                role,
-                shape=() if tensor.is_nested else tuple(map(int, tensor.shape)),
-                dtype=tensor.dtype,
-                stride=tensor.stride() if is_plain else None,
-                name=name,
-                memory=memory,
-                kept=kept,
-            )
-        )
+        shape = () if tensor.is_nested else tuple(map(int, tensor.shape))
+        stride = tensor.stride() if is_plain else None
+        self._values.append(Value(role, shape, tensor.dtype, stride=stride, name=name, memory=memory, kept=kept))
         self._positions[tensor] = position
         return position
 
@@ -316,7 +308,6 @@ class Recorder:
         return result
 
     def _answered(self, kind: Kind, value: Any, place: Place, function: str = "") -> Any:
-        """What the code gets in place of a value."""
         return value if self._answers is None else self._answers(Received(kind, value, function, place))
 
     def tested(self, outcome: bool, name: str, args: Sequence[Any]) -> bool:
@@ -390,8 +381,6 @@ def _address(tensor: torch.Tensor) -> int | None:
 
 
 class _Operators(Intervention):
-    """Records the operators."""
-
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self._recorder = recorder
