@@ -35,6 +35,9 @@ from onnx_ci.text import count, listed
 _OPEN = 3
 """Up to this many causes of failures are open when the page loads; more would hide each other."""
 
+_FEW = 20
+"""Fewer cells than this need no filter. A link to the cells that break a rule still shows it."""
+
 _BUILT = 100
 """The details of this many failures are in the page itself, for paper and for readers without JavaScript."""
 _BUILT_LENGTH = 300_000
@@ -107,6 +110,7 @@ def render(
         run=_run(report),
         statuses={**report.counts, **({"warned": report.warned} if report.warned else {})},
         skip="failures" if causes else "grid",
+        is_small=len(report.cells) < _FEW,
         sections={
             "problems": report.problems,
             "not-run": report.not_run,
