@@ -2,9 +2,9 @@
 
     tox run -e evening -- [--hours=4] [--shard=1/3] [--only=GLOB,...] [--list]
 
-The results of a commit are kept in ``build/evening``, so, if no file has changed, a run that is interrupted, or that had no time left, goes on where it
-ended. The corpus runs by thirds, another one each day. Steps that failed run again. The exit code is 1 if a step failed, and 3
-if none failed but some did not run.
+The results of a commit are kept in ``build/evening``. So if no file has changed, a run that was interrupted, or that had no
+time left, goes on where it ended; steps that failed run again. The corpus runs by thirds, another one each day. The exit code
+is 1 if a step failed, and 3 if none failed but some did not run.
 """
 
 from __future__ import annotations
