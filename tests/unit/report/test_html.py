@@ -221,9 +221,9 @@ def test_what_failed_comes_first_and_a_few_failures_stand_open():
     assert [each.attributes["id"] for each in page.all("section")][:4] == ["problems", "not-run", "failures", "grid"]
     failures = ["cell-net-opset10-cpu", "cell-closed-opset9-cpu", "cell-raises-opset9-cpu"]
     assert ids(page.one("failures").all("details", "cell")) == failures
-    assert ids([each for each in page.all("details") if "open" in each.attributes]) == failures
+    assert ids([each for each in page.all("details", "cell") if "open" in each.attributes]) == failures
     many = page_of(report(*(detailed_failure(recipe=f"net{number}") for number in range(9))))
-    assert not [each for each in many.all("details") if "open" in each.attributes]
+    assert not [each for each in many.all("details", "cell") if "open" in each.attributes]
 
 
 def test_cells_that_fail_for_the_same_cause_are_one_failure_with_links_to_the_others():

@@ -70,9 +70,9 @@ def test_the_grid_has_recipes_down_and_opsets_across():
     table = grid(results)
     assert table.opsets == (9, 11)
     assert [(row.title, [format_result(result) for result in row.results]) for row in table.rows] == [
-        ("net cpu", ["1.5", "1.5"]),
+        ("net cpu torchscript", ["1.5", "1.5"]),
         ("other cpu", ["FAIL", "·"]),
-        ("net cuda", ["1.5", "·"]),
+        ("net cuda torchscript", ["1.5", "·"]),
         ("net cpu dynamo", ["1.5", "·"]),
     ]
     lines = grid_lines(results)
