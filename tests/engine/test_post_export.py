@@ -180,13 +180,6 @@ def test_a_pass_that_raises_costs_only_the_cells_that_need_it():
         assert describe_finding(found).startswith("raises raised RuntimeError: cannot fuse")
 
 
-def test_a_pass_that_writes_no_model_is_found_by_the_checker():
-    def empties(model):
-        return onnx.ModelProto()
-
-    assert rules(results_of(net_with(empties))["empties"]) == ["checker"]
-
-
 @pytest.mark.slow
 def test_only_the_domains_of_a_pass_are_known():
     def foreign(model):
@@ -365,7 +358,7 @@ def classes_with(*passes):
     return classes
 
 
-@pytest.mark.parametrize("name", ["float16", "int8-dynamic", "int8-static"])
+@pytest.mark.parametrize("name", ["float16", "int8-static"])
 def test_classes_are_compared_by_agreement_with_ties_told_apart(name):
     if name == "float16":
         pytest.importorskip("onnxconverter_common")
@@ -391,8 +384,7 @@ def test_wrong_classes_are_found_after_a_lossy_pass():
 # --- int8
 
 
-@pytest.mark.parametrize("name", ["int8-dynamic", "int8-static"])
-@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize(("name", "per_channel"), [("int8-dynamic", True), ("int8-static", False)])
 def test_int8_passes_in_units_of_its_own_rounding(name, per_channel):
     result = results_of(net_with(onnx_ci.graph_pass(name, per_channel=per_channel)))[name]
     assert rules(result) == []
@@ -400,14 +392,13 @@ def test_int8_passes_in_units_of_its_own_rounding(name, per_channel):
     assert result.outputs[0].similarity.sqnr > 15
 
 
-@pytest.mark.parametrize("name", ["int8-dynamic", "int8-static"])
-def test_a_wrong_scale_is_found_above_the_rounding_of_int8(name):
+def test_a_wrong_scale_is_found_above_the_rounding_of_int8():
     def wrong_scale(model):
         scale = next(each for each in model.graph.initializer if "head.weight" in each.name and each.name.endswith("scale"))
         scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * numpy.float32(1.5), scale.name))
         return model
 
-    found = fault(results_of(net_with(name, wrong_scale))["wrong_scale"])
+    found = fault(results_of(net_with("int8-static", wrong_scale))["wrong_scale"])
     assert (found.rule, found.introduced_by) == ("numeric-drift", "wrong_scale")
 
 
@@ -418,7 +409,7 @@ class Calibration:
         self.get_next = iter([*feeds, None]).__next__
 
 
-@pytest.mark.parametrize("factor", [1, 2, 16])
+@pytest.mark.parametrize("factor", [1, 16])
 def test_a_function_that_calibrates_is_judged_as_a_static_quantization(factor, tmp_path, recwarn, caplog):
     from onnxruntime.quantization import quantize_static
 
@@ -620,7 +611,7 @@ def stepping(*passes):
     return net
 
 
-@pytest.mark.parametrize("name", ["float16", "int8-dynamic", "int8-static"])
+@pytest.mark.parametrize("name", ["float16", "int8-static"])
 def test_the_steps_of_a_lossy_file_add_up_their_rounding(name):
     if name == "float16":
         pytest.importorskip("onnxconverter_common")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 import pytest
+from e2e.cache.conftest import cell
 from toolbox.records import drift
 
 from onnx_ci.baseline.file import HEAD
@@ -24,10 +25,6 @@ from onnx_ci.results.records import Cell, CellEvidence, Finding, Severity, SkipC
 from onnx_ci.results.rules import RULES, finding
 
 pytestmark = pytest.mark.usefixtures("nothing_installed")
-
-
-def cell(opset: int = 13, recipe: str = "net", source: str = "onnx_recipes.py") -> Cell:
-    return Cell(source=source, recipe=recipe, exporter="torchscript", opset=opset, device="cpu")
 
 
 def test_a_verdict_comes_back_as_it_was_and_marked_as_cached(tiny):

@@ -228,8 +228,6 @@ def test_the_runner_of_cuda_is_the_callers_to_name(three):
             2,
             "276 jobs, but GitHub allows 256",
         ),
-        (["--shards=0"], 2, "--shards"),
-        (["--shards=2", "--durations=none.json"], 2, "durations: the report none.json cannot be read"),
         (["broken"], 2, "broken/broken_recipes.py: cannot be imported"),
     ],
 )
@@ -251,10 +249,3 @@ def test_300_cells_are_shared_out_or_refused_with_advice(project):
     assert "the matrix has 300 jobs, but GitHub allows 256; use --shards=256 or fewer" in refused.stderr
     shards = json.loads(matrix(project, "--shards=256").stdout)["include"]
     assert [entry["shard"] for entry in shards] == [f"{n}/256" for n in range(1, 257)]
-
-
-def test_the_help_of_the_matrix_has_examples(project):
-    text = project.in_process("matrix", "-h").stdout
-    assert "\n  Examples:\n    onnx-ci matrix --format=text  " in text
-    assert all(word in text for word in ("--cuda-runner", "--shards", "--durations", '>> "$GITHUB_OUTPUT"'))
-    assert "--shard " not in text
