@@ -10,7 +10,7 @@ import typing
 
 import pytest
 import torch
-from toolbox.cells import rules, run_one
+from toolbox.cells import errors, rules, run_one
 from torch.utils import _pytree as pytree
 
 import onnx_ci
@@ -183,7 +183,7 @@ def test_an_output_is_flattened_with_readable_names_or_refused_by_its_class(case
         assert (result.status, rules(result)) == (Status.PASSED, [])
     else:
         assert rules(result) == ["export-error"]
-        [error] = [each for each in result.findings if each.severity is Severity.ERROR]
+        [error] = errors(result)
         assert re.match(
             rf"the {exporter} exporter does not support (Answer|RegisteredAnswer|ModelOutput|\w*Cache), the class of (what the model returns|the output past): ",
             error.message,
@@ -261,7 +261,7 @@ def test_an_argument_is_flattened_or_refused_by_its_class(case, exporter):
     if supported in ("both", exporter):
         assert (result.status, rules(result)) == (Status.PASSED, [])
         return
-    [error] = [each for each in result.findings if each.severity is Severity.ERROR]
+    [error] = errors(result)
     name = type(past).__name__
     is_known = case not in ("cache", "dataclass")
     assert error.rule == ("export-error" if is_known else "recipe-error")

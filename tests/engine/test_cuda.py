@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from packaging.version import Version
+from toolbox.cells import BATCH
 from toolbox.fake_cuda import FakeCuda, in_tf32
 from toolbox.projects import RIGHT, ROOT
 
@@ -26,7 +27,6 @@ from onnx_ci.pipeline.run import onnxruntime as runtime
 from onnx_ci.results.verdict import decide
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="cells have processes of their own on Linux only")
-BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
 SIDES = ["PyTorch on cpu", "PyTorch on cuda", "ONNX Runtime on cpu", "ONNX Runtime on cuda"]
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from onnx import helper, numpy_helper
 from packaging.version import Version
-from toolbox.cells import Counts, recipe_of, rules, run_one
+from toolbox.cells import BATCH, Counts, recipe_of, rules, run_one
 
 import onnx_ci
 from onnx_ci import Status
@@ -20,8 +20,6 @@ from onnx_ci.pipeline.export.exporter import move, remove_kept
 from onnx_ci.report.causes import causes_of
 from onnx_ci.report.text import describe_finding
 from onnx_ci.results.verdict import decide
-
-BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
 
 
 class Net(torch.nn.Module):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from toolbox.cells import Total
+from toolbox.cells import BATCH, Total
 from torch import nn
 
 import onnx_ci
@@ -37,7 +37,6 @@ class Scale(nn.Module):
         return torch.relu(x * self.weight)
 
 
-BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
 ROWS = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows"}}}
 
 

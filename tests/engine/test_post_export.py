@@ -12,14 +12,13 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 from packaging.version import Version
-from toolbox.cells import recipe_of, rules
+from toolbox.cells import BATCH, recipe_of, rules
 
 import onnx_ci
 from onnx_ci import Status
 from onnx_ci.environment.versions import version_of
 from onnx_ci.report.text import describe_finding, describe_result
 
-BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
 ONE_PROCESS = {"opsets": 17, "isolation": "none"}
 
 

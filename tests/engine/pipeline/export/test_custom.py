@@ -8,10 +8,10 @@ import functools
 import onnx
 import pytest
 import torch
-from toolbox.cells import recipe_of, rules, run_one
+from toolbox.cells import errors, recipe_of, rules, run_one
 
 import onnx_ci
-from onnx_ci import Severity, Status
+from onnx_ci import Status
 
 AXES = {"x": {0: "batch"}, "y": {0: "batch"}}
 NAMES = {"input_names": ["x"], "output_names": ["y"]}
@@ -61,10 +61,6 @@ both = pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
 def judged(export, opset=17, function=net, **keywords):
     declared = {**NAMES, "dynamic_axes": AXES, **keywords}
     return run_one(onnx_ci.recipe(name="net", export=export, **declared)(function), opsets=opset)
-
-
-def errors(result):
-    return [each for each in result.findings if each.severity is Severity.ERROR]
 
 
 # --- right ones -------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import onnx
 import pytest
 import torch
 from onnx import helper, numpy_helper
-from toolbox.cells import Total, recipe_of, run_one
+from toolbox.cells import Total, errors, recipe_of, run_one
 
 import onnx_ci
 from onnx_ci.report.text import describe_finding
@@ -15,10 +15,6 @@ from onnx_ci.report.text import describe_finding
 DYNAMIC = {"dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
 FLOATS = torch.linspace(-1, 1, 8).reshape(2, 4)
 NAMES = {"input_names": ["x"], "output_names": ["y"]}
-
-
-def errors(result):
-    return [each for each in result.findings if each.severity is onnx_ci.Severity.ERROR]
 
 
 # --- models that exporters translate wrongly

@@ -7,12 +7,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from toolbox.cells import run_one
+from toolbox.cells import ROWS, run_one
 from torch import nn
 
 import onnx_ci
 
-ROWS = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows"}, "y": {0: "rows"}}}
 SIZES = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows", 1: "steps"}, "y": {0: "rows"}}}
 
 

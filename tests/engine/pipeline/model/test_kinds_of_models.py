@@ -13,7 +13,7 @@ import onnx
 import pytest
 import torch
 from onnx import helper
-from toolbox.cells import rules, run_one
+from toolbox.cells import errors, rules, run_one
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
@@ -513,7 +513,7 @@ def test_modules_that_are_nested_more_deeply_are_refused():
 def refusal(build):
     """The message and the remedy for a recipe that is refused."""
     result = run_one(onnx_ci.recipe(name="refused")(build))
-    [error] = [each for each in result.findings if each.severity is onnx_ci.Severity.ERROR]
+    [error] = errors(result)
     assert error.rule == "recipe-error"
     return error.message, error.remedy
 

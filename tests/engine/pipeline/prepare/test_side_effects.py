@@ -7,15 +7,13 @@ import time
 
 import pytest
 import torch
-from toolbox.cells import Function, recipe_of, rules, task
+from toolbox.cells import ROWS, Function, errors, recipe_of, rules, task
 from torch import nn
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode  # has no public name
 
 import onnx_ci
 from onnx_ci import Severity, Status
 from onnx_ci.pipeline.prepare.prepare import prepare
-
-ROWS = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows"}, "y": {0: "rows"}}}
 
 
 def judged(model, exporter="torchscript", x=None, **keywords):
@@ -310,7 +308,7 @@ DISTINCT = {"of floats": torch.randn(2, 40), "of integers": torch.stack([torch.r
 def ranking(function, keys):
     recipe = onnx_ci.recipe(name="ranking", input_names=["keys", "values"])
     (result,) = onnx_ci.run([recipe(lambda: (Function(function), (keys, torch.randn(2, 40))))], opsets="17").cells
-    return [each for each in result.findings if each.severity is Severity.ERROR]
+    return errors(result)
 
 
 @pytest.mark.parametrize(("function", "keys"), TIED.values(), ids=TIED)

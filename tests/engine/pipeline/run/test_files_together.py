@@ -8,10 +8,10 @@ import shutil
 import onnx
 import pytest
 import torch
-from toolbox.cells import rules, run_one
+from toolbox.cells import errors, rules, run_one
 
 import onnx_ci
-from onnx_ci import Severity, Status
+from onnx_ci import Status
 
 BATCH = {0: "batch"}
 NAMES = {"input_names": ["tokens"], "output_names": ["scores"], "dynamic_axes": {"tokens": BATCH, "scores": BATCH}}
@@ -97,7 +97,7 @@ def judged(**keywords):
 
 
 def error_of(result):
-    [error] = [each for each in result.findings if each.severity is Severity.ERROR]
+    [error] = errors(result)
     return error
 
 

@@ -8,14 +8,13 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from toolbox.cells import recipe_of, task
+from toolbox.cells import ROWS, recipe_of, task
 
 import onnx_ci
 from onnx_ci.pipeline.inputs import branch_search
 from onnx_ci.pipeline.inputs.probes import InputStatus
 from onnx_ci.pipeline.prepare.prepare import prepare
 
-ROWS = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows"}, "y": {0: "rows"}}}
 X = torch.tensor([[1.0, 2.0, -0.5, 0.3], [0.1, 0.2, 0.3, 0.4], [2.0, 1.0, 0.5, 0.25]])
 
 
