@@ -86,7 +86,7 @@ def test_every_pass_is_a_cell_after_that_of_the_export():
     assert all(each.facts is not None for each in results.values())  # each has a baseline
 
 
-def test_globs_select_passs():
+def test_globs_select_passes():
     recipe = net_with(keeps)
     for glob, passes in (("*+keeps", ["keeps"]), ("net::opset17-cpu", [None]), ("net", [None, "keeps"])):
         assert list(results_of(recipe, select=glob)) == passes
@@ -122,7 +122,7 @@ def usual(result):
     return [each for each in result.outputs if each.probe != "floats extreme"]
 
 
-def test_lossless_built_in_passs_pass():
+def test_lossless_built_in_passes_pass():
     for package in ("onnxsim", "onnxslim"):
         pytest.importorskip(package)
     results = results_of(net_with("onnxsim", "onnxslim", "ort-optimized"))

@@ -241,7 +241,7 @@ def unchanged(model):
     return model
 
 
-def test_passs_are_judged_by_special_values_alone():
+def test_passes_are_judged_by_special_values_alone():
     """The rounding of a pass is simulated on each of them."""
     recipe = recipe_of(row_wise, X, then=[unchanged], **ROWS)
     result = next(each for each in onnx_ci.run([recipe], opsets="13").cells if each.cell.graph_pass)
