@@ -22,7 +22,7 @@ from onnx_ci.text import count
 from onnx_ci.whole_files import ABANDONED_AFTER, UNFINISHED, read_regular, remove_unfinished, write_whole
 
 LIMIT_BYTES = 256 * 2**20
-"""The limit on the total size of the files: about 20,000 verdicts on small models."""
+"""The limit on the total size of the files: about 20,000 verdicts on small models. Beyond it, the oldest go."""
 LARGEST_FILE = 64 * 2**20
 """In bytes. A larger file is not of the cache."""
 MEMORY, LAST_RUN = "memory.json", "last-run.json"
@@ -61,12 +61,10 @@ class Folder:
 
     Args:
         path: where it is. It is created with the first file.
-        limit_bytes: beyond this limit, the oldest files are removed, down to 90 % of it.
     """
 
-    def __init__(self, path: Path, *, limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._limit = limit_bytes
 
     def files(self, *kinds: re.Pattern[str]) -> dict[str, os.stat_result]:
         """The names of files that match one of ``kinds``, the most recently used one first."""
@@ -103,11 +101,6 @@ class Folder:
             write_whole(self.path / ".gitignore", [b"*\n"])
         write_whole(self.path / name, [_checksum(body), b"\n", body])
 
-    def write_once(self, name: str, data: Mapping[str, Any]) -> None:
-        """As :meth:`write`, of a file whose name is the digest of its content, unless it is there."""
-        if self.read(name) is None:
-            self.write(name, data)
-
     def mark_used(self, name: str) -> None:
         """Make a file one of the last to be removed."""
         with contextlib.suppress(OSError):  # the folder may be read-only
@@ -118,38 +111,28 @@ class Folder:
         with contextlib.suppress(OSError):
             (self.path / name).unlink()
 
-    def size(self) -> int:
-        """The total size of the files, in bytes."""
-        return sum(status.st_size for status in self.files(*_ALL).values())
-
     def last_run(self) -> LastRun | None:
         """How the last run used the cache; ``None`` if that is not known."""
-        try:
+        with contextlib.suppress(*DAMAGE):
             run: LastRun = from_json(LastRun, self.read(LAST_RUN))
-        except DAMAGE:
-            return None
-        return run
+            return run
+        return None
 
     def keep_limit(self) -> None:
         """Remove the oldest files beyond the limit, shared ones that no entry needs, and unfinished files of dead runs."""
-        excess = self.size() - self._limit
+        size = sum(status.st_size for status in self.files(VERDICT, RECIPES, _SHARED, UNFINISHED, _OTHERS).values())
         entries = self.files(VERDICT, RECIPES)
-        if excess > 0:
-            excess += self._limit // 10
-            for name, status in reversed(entries.copy().items()):
-                if excess > 0:
-                    self.remove(name)
-                    del entries[name]
-                    excess -= status.st_size
+        if size > LIMIT_BYTES:
+            while entries and size > 0.9 * LIMIT_BYTES:
+                name, status = entries.popitem()  # the oldest
+                self.remove(name)
+                size -= status.st_size
         matches = (VERDICT.fullmatch(name) or RECIPES.fullmatch(name) for name in entries)
         needed = {f"{kind}-{match[kind]}.json" for match in matches if match is not None for kind in ("snapshot", "seen")}
         remove_unfinished(self.path)
         for name, status in self.files(_SHARED).items():
             if name not in needed and status.st_mtime < time.time() - ABANDONED_AFTER:  # a run may still need a younger one
                 self.remove(name)
-
-
-_ALL = (VERDICT, RECIPES, _SHARED, UNFINISHED, _OTHERS)
 
 
 def _checksum(body: bytes) -> bytes:

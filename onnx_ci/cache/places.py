@@ -74,10 +74,6 @@ class Places:
             return next((path for path in found if os.path.lexists(path)), f"{sys.prefix}/{rest}")
         return os.path.normpath(os.path.join(self.root, name))  # noqa: PTH118
 
-    def is_inside(self, path: str) -> bool:
-        """Whether an absolute path is the root or leads below it."""
-        return f"{path}/".startswith(f"{self.root}/")
-
     def is_above(self, path: str) -> bool:
         """Whether a path leads to the root, Python, or the folder of the home or of temporary files, or to one above these."""
         places = (self.root, sys.prefix, sys.base_prefix, self.home, tempfile.gettempdir())

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from onnx_ci.cache.watch import seen_if_watched, watch
+from onnx_ci.cache.watch import seen, watch
 from onnx_ci.collection.discovery import Catalogue
 from onnx_ci.collection.pythonpath import add_pythonpath
 from onnx_ci.collection.recipe import Recipe
@@ -128,4 +128,4 @@ def _import(path: Path, settings: Settings, seconds: float, *, is_watched: bool)
     _recipes.update((each.recipe.name, each.recipe) for each in recipes)
     _problems[:] = problems
     scopes = tuple(scope_of(each, settings) for each in recipes)
-    return FileImported(scopes=scopes, problems=tuple(problems), read_set=seen_if_watched())
+    return FileImported(scopes=scopes, problems=tuple(problems), read_set=seen())

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from onnx_ci.cache.watch import seen_if_watched
+from onnx_ci.cache.watch import seen
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.cell import Preparation
@@ -64,7 +64,7 @@ def serve(first: Job, conditions: Conditions, recipe: Recipe, send: Send, inbox:
         for request in inbox:
             job: Job = from_json(Job, request)
             evidence = engine.run_cell(_task_of(job, recipe, settings), job.file, preparation, emit)
-            emit(CellFinished(evidence=evidence, read_set=seen_if_watched()))
+            emit(CellFinished(evidence=evidence, read_set=seen()))
             preparation = None  # reported with the first cell
 
 
@@ -128,4 +128,4 @@ def _run_cell(engine: Engine, task: CellTask, job: Job, threads: int, preparatio
     devices.gpus.hide()  # its worker, or importing ONNX Runtime for CUDA, may have initialized them
     report_stages(lambda stage: emit(StageStarted(stage=stage)))
     evidence = engine.run_cell(task, job.file, preparation, emit)
-    send_last(CellFinished(evidence=evidence, read_set=seen_if_watched()), send)
+    send_last(CellFinished(evidence=evidence, read_set=seen()), send)
