@@ -103,11 +103,7 @@ def working_directory() -> Path:
 
 
 def existing_file(path: Path) -> Path:
-    """``path``, if it is a file.
-
-    Raises:
-        ConfigurationError: it is not a file. The message suggests the nearest name.
-    """
+    """``path``, if it is a file. Otherwise, ``ConfigurationError`` suggests the nearest name."""
     if path.is_file():
         return path
     if path.is_dir():

@@ -26,7 +26,6 @@ def write_whole(path: Path, pieces: Iterable[bytes], *, is_new: bool = False) ->
 
     Args:
         path: the file, in a folder that exists.
-        pieces: the content.
         is_new: whether an existing file is an error instead of being replaced.
 
     Raises:
@@ -69,7 +68,6 @@ def remove_unfinished(folder: Path, name: str | None = None, *, seconds: float =
     """Remove the unfinished files of processes that were killed.
 
     Args:
-        folder: where they are.
         name: the name that they were to get; any name by default.
         seconds: their age. Another process may still be writing a younger one.
     """

@@ -53,11 +53,7 @@ class Baselines:
         return self._settings.baseline == "update"
 
     def open(self, recipes: Iterable[str]) -> None:
-        """Read the baselines of ``recipes``, so that errors in them are reported before any cell runs.
-
-        Raises:
-            ConfigurationError: a baseline cannot be used or, when recording, written.
-        """
+        """Read the baselines of ``recipes``. Raises ``ConfigurationError`` if one cannot be used or recorded."""
         if self._settings.baseline == "off":
             return
         if self.is_recording:
@@ -88,7 +84,6 @@ class Baselines:
         """The changes of a cell since its baseline; none if results are not checked.
 
         Args:
-            evidence: all that the passes found out about the cell.
             is_clean: whether nothing else fails the cell. Only then is a missing baseline a finding.
             ignores_weights: whether the file has other weights than the recorded one, so that what depends on their values is
                 left out.

@@ -47,13 +47,7 @@ _PACKAGES = tuple(name for name in RECORDED if name not in ("onnxruntime-gpu", "
 
 
 def entry_of(result: CellEvidence, facts: ExportFacts, versions: Mapping[str, str]) -> Entry:
-    """The entry of a cell.
-
-    Args:
-        result: all that the passes found out about the cell.
-        facts: the facts about its file.
-        versions: the versions of the installed packages.
-    """
+    """The entry of a cell."""
     entry: dict[Line, Any] = {
         ("opset",): AS_ASKED if facts.opset == result.cell.opset else facts.opset or 0,
         ("ir-version",): facts.ir_version,

@@ -142,15 +142,7 @@ def _toml(value: Any) -> str:
 
 
 def read(text: str, path: Path) -> Baseline:
-    """The baseline in a text that :func:`as_text` wrote and somebody may have edited.
-
-    Args:
-        text: the content of the file.
-        path: the file, for messages.
-
-    Raises:
-        BaselineError: the text is not a valid baseline.
-    """
+    """The baseline in a text that :func:`as_text` wrote and somebody may have edited. Raises :class:`BaselineError`."""
     for number, line in enumerate(text.splitlines(), start=1):
         if _CONFLICT.match(line):
             raise BaselineError(

@@ -21,11 +21,7 @@ RACY_NS = 2 * 10**9
 
 
 class Contents:
-    """The memory of contents.
-
-    Args:
-        folder: the folder of the cache.
-    """
+    """The memory of contents."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
@@ -58,11 +54,7 @@ class Contents:
         return digest
 
     def save(self) -> None:
-        """Write what this run used.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
+        """Write what this run used. Raises ``OSError``."""
         if self._has_news:
             self._folder.write(MEMORY, {"schema": _SCHEMA, "files": self._files})
 

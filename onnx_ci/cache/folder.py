@@ -57,11 +57,7 @@ class LastRun:
 
 
 class Folder:
-    """The folder.
-
-    Args:
-        path: where it is. It is created with the first file.
-    """
+    """The folder, which is created with the first file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -85,12 +81,7 @@ class Folder:
             return None
 
     def write(self, name: str, data: Mapping[str, Any]) -> None:
-        """Write a file whole.
-
-        Raises:
-            OSError: it cannot be written.
-            ValueError: the data is not JSON.
-        """
+        """Write a file whole. Raises ``OSError`` if it cannot be written, and ``ValueError`` if the data is not JSON."""
         try:
             body = f"{json.dumps(data)}\n".encode()
         except (TypeError, RecursionError) as error:

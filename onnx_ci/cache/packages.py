@@ -32,13 +32,7 @@ _OWN = str(Path(__file__).parents[1])
 
 @dataclass(frozen=True, kw_only=True)
 class Packages:
-    """The installed packages.
-
-    Args:
-        places: the project's root.
-        path: ``sys.path``.
-        contents: the memory of contents.
-    """
+    """The installed packages."""
 
     places: Places
     path: tuple[str, ...]

@@ -15,12 +15,7 @@ PROJECT, HOME, PYTHON = "<project>", "~", "<python>"
 
 @dataclass(frozen=True)
 class Places:
-    """The folders from which paths are named.
-
-    Args:
-        root: the project's root, absolute.
-        environment: the environment variables, one of which names the home folder.
-    """
+    """The folders from which paths are named."""
 
     root: str
     environment: Mapping[str, str] = field(repr=False)

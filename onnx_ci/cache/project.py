@@ -59,12 +59,7 @@ class ChangedError(Exception):
 
 
 class Project:
-    """The project.
-
-    Args:
-        settings: the settings of the run.
-        contents: the memory of contents.
-    """
+    """The project."""
 
     def __init__(self, settings: Settings, contents: Contents) -> None:
         environment = dict(os.environ)
@@ -134,11 +129,7 @@ class Project:
     # --- what processes saw ------------------------------------------------------------------------------------------------
 
     def observations(self, seen: ReadSet) -> Observations:
-        """What processes saw, in a form that can be compared with another moment, on another machine.
-
-        Raises:
-            ChangedError: see there.
-        """
+        """What processes saw, to be compared with another moment, on another machine. Raises :class:`ChangedError`."""
         name = self._places.name
         places = {tuple(map(name, each.folders)): each.names for each in seen.searches}
         searches = tuple(Search(folders=folders, names=places[folders]) for folders in sorted(places))

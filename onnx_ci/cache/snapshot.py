@@ -96,15 +96,7 @@ _FEATURES = frozenset(
 
 
 def machine(places: Places, folder: str, path: Iterable[str]) -> dict[str, str]:
-    """The facts of the machine and of Python that can change a number, by their names in words.
-
-    The kernel, the host's name and the load cannot.
-
-    Args:
-        places: the project's root.
-        folder: the current directory.
-        path: ``sys.path``.
-    """
+    """The facts of the machine and of Python that can change a number. The kernel, the host's name and the load cannot."""
     names = (name for name in dir(sys.flags) if not name.startswith(("_", "n_")) and name not in ("count", "index"))
     set_flags = [f"{name}={value}" for name in names if (value := int(getattr(sys.flags, name)))]
     flags = [*set_flags, *sys.warnoptions, *sorted(f"{name}={value}" for name, value in sys._xoptions.items())]

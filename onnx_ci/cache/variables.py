@@ -21,7 +21,6 @@ class Variables:
     """The environment variables.
 
     Args:
-        environment: all variables.
         ignored: further names and patterns that do not count.
         places: whose paths do not count in values.
     """

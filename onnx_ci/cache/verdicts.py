@@ -95,11 +95,7 @@ class VerdictCache:
         return None if settings.cache is None or writes or settings.isolation == "none" else cls(settings)
 
     def recipes(self, source: str) -> Any | None:
-        """The data that was kept for a recipe file, if it still holds. It is not validated.
-
-        Args:
-            source: the file, relative to the project's root, with forward slashes.
-        """
+        """The data that was kept for a recipe file, if it still holds. It is not validated."""
         for name, entry in self._entries(source):
             if not self._why_not(entry, {}):
                 self._folder.mark_used(name)
@@ -107,13 +103,7 @@ class VerdictCache:
         return None
 
     def keep_recipes(self, source: str, data: Any, seen: ReadSet) -> None:
-        """Keep data about a recipe file.
-
-        Args:
-            source: as for :meth:`recipes`.
-            data: plain JSON data.
-            seen: what the process of the file saw.
-        """
+        """Keep data about a recipe file."""
         self._keep(f"recipes-{_short(source)}", source, source, data, seen)
 
     def verdict(self, cell: Cell) -> CellEvidence | str:
@@ -139,8 +129,6 @@ class VerdictCache:
         """Keep the evidence about a cell, if it is reproducible. It is written at once.
 
         Args:
-            evidence: the evidence.
-            seen: what the processes of the cell saw.
             model: a digest of the weights and the arguments that were built for this cell; empty if they are not known.
         """
         cell, recipe = evidence.cell, _recipe_of(evidence.cell)
@@ -168,11 +156,7 @@ class VerdictCache:
         return [oldest]
 
     def check(self, evidence: CellEvidence) -> CellEvidence:
-        """Compare fresh evidence with the kept one about the same cell. If the verdicts differ, none that was kept is believed.
-
-        Returns:
-            The evidence; with a ``stale-verdict`` if they differ.
-        """
+        """Compare fresh evidence with the kept one. If they differ, no kept verdict is believed, and a finding says so."""
         judged, kept = self._hits.pop(evidence.cell.id, (0.0, None))
         if kept is None:
             return evidence

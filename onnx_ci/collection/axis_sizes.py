@@ -73,11 +73,7 @@ class AxisSize:
         return value if value >= 0 and not rest and self.at({**others, name: value}) == size else None
 
     def determines(self, name: str, others: Mapping[str, int]) -> bool:
-        """Whether this is a linear function of one variable, so that the size of this axis determines it.
-
-        Args:
-            others: the sizes of the other variables.
-        """
+        """Whether this is a linear function of one variable, so that the size of this axis determines it."""
         size = self.at({**others, name: _SAMPLE})
         return size is not None and self.solved_for(name, size, others) == _SAMPLE
 
@@ -119,11 +115,7 @@ def axis_size(label: str) -> AxisSize:
 
 
 def axis_size_in(tensor: str, label: str) -> AxisSize:
-    """The size that the name of an axis of ``tensor`` stands for; a generated name is a variable.
-
-    Raises:
-        RecipeError: see :func:`axis_size`.
-    """
+    """The size that the name of an axis of ``tensor`` stands for; see :func:`axis_size`. A generated name is a variable."""
     return _plain(label) if is_generated(tensor, label) else axis_size(label)
 
 
@@ -252,11 +244,7 @@ def multiple_of(number: int) -> MultipleOf:
 
 
 def sizes_of(axis: str, value: Any) -> DeclaredSizes:
-    """What ``dynamic_sizes`` declares for an axis: a size, sizes, a range or multiples.
-
-    Raises:
-        RecipeError: it is something else, or has a size below 1.
-    """
+    """What ``dynamic_sizes`` declares for an axis: a size, sizes, a range or multiples. Raises ``RecipeError`` for others."""
     if isinstance(value, MultipleOf):
         return value
     if isinstance(value, range):

@@ -70,12 +70,7 @@ class Catalogue:
     """By name."""
 
     def add_file(self, path: Path, *, is_named: bool = False) -> tuple[list[Found], list[Problem]]:
-        """Import a recipe file and add its recipes, sorted by line. Returns the new recipes and problems.
-
-        Args:
-            path: the file.
-            is_named: see :class:`Found`.
-        """
+        """Import a recipe file and add its recipes, sorted by line. Returns the new recipes and problems."""
         source = relative_source(path, self.settings.root)
         count_before = len(declarations())
         try:
@@ -103,10 +98,6 @@ class Catalogue:
 
         They are those that its own code declares, those that it imports by name, and those of the project's modules that were
         imported with it. Modules that are recipe files themselves are left out.
-
-        Args:
-            module: the module of the file.
-            new: what its import has declared.
         """
         declared = [each.recipe for each in declarations() if each.namespace is vars(module)]
         held = [value for value in vars(module).values() if isinstance(value, Recipe)]
@@ -137,13 +128,7 @@ class Catalogue:
 
 
 def used_twice(name: str, line: int, where: str) -> str:
-    """The message about a recipe whose name another recipe has.
-
-    Args:
-        name: the name.
-        line: the line on which the recipe is defined.
-        where: the file and the line of the other recipe.
-    """
+    """The message about a recipe whose name another recipe has."""
     return (
         f"the recipe name {name!r} (line {line}) is already used by {where}; "
         f"give one of them another name with @onnx_ci.recipe(name=...), or {FOR_EACH}"
@@ -206,11 +191,7 @@ def matches(pattern: str, source: str) -> bool:
 
 
 def package_folders(settings: Settings) -> list[Path]:
-    """Where the settings' packages are installed.
-
-    Raises:
-        ConfigurationError: a package is not installed.
-    """
+    """Where the settings' packages are installed. Raises ``ConfigurationError`` if one is not."""
     folders: list[Path] = []
     for package in settings.packages:
         spec = _find_spec(package)

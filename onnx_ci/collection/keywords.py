@@ -416,11 +416,7 @@ def fields_of(keywords: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fields_of_case(shared: Mapping[str, Any], of_case: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of the recipe of one case, whose keywords override those that all cases share, or add to them.
-
-    Raises:
-        RecipeError: see :func:`fields_of`.
-    """
+    """The fields of the recipe of one case, whose keywords override those that all cases share, or add to them."""
     fields = fields_of({**shared, **of_case})
     for name, entry in _TABLE.items():
         if entry["adds_up"] and _KEYWORD_OF[name] in of_case and shared.get(_KEYWORD_OF[name]) is not None:
@@ -433,11 +429,7 @@ def fields_of_case(shared: Mapping[str, Any], of_case: Mapping[str, Any]) -> dic
 
 
 def check_together(recipe: RecipeFields) -> None:
-    """Check the keywords of a recipe against each other.
-
-    Raises:
-        RecipeError: two of them contradict each other, or one lacks another.
-    """
+    """Raise ``RecipeError`` if two keywords of a recipe contradict each other, or one lacks another."""
     is_named = CUSTOM in (recipe.exporters or ())
     if is_named and recipe.export is None:
         raise RecipeError(f"exporter names {CUSTOM!r}, which needs export: {EXPORT_FUNCTION}")

@@ -55,12 +55,7 @@ def command_about(name: str, cell: Cell, settings: Settings) -> str:
 
 
 def repeat_from(report: RunReport, root: Path) -> Callable[[Cell], str]:
-    """A function from a cell of a report to the command that repeats it.
-
-    Args:
-        report: the report of a run, or a merged one.
-        root: the project's root on this machine.
-    """
+    """A function from a cell of a report to the command that repeats it."""
     of_cell = {id: part.settings for id, part in report.part_of.items()}
 
     def repeat(cell: Cell) -> str:
@@ -76,13 +71,7 @@ def repeat_from(report: RunReport, root: Path) -> Callable[[Cell], str]:
 
 
 def record_from(report: RunReport, cells: Iterable[Cell], root: Path) -> list[str]:
-    """The commands that record ``cells`` of a report in the baselines. They may record other cells of the same recipes, too.
-
-    Args:
-        report: the report of a run, or a merged one.
-        cells: the cells.
-        root: the project's root on this machine.
-    """
+    """The commands that record ``cells`` of a report in the baselines. They may record other cells of the same recipes, too."""
     of_cell = {id: part.settings for id, part in report.part_of.items()}
     groups: dict[tuple[str, ...], list[Cell]] = {}
     for cell in cells:

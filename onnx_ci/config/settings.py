@@ -113,9 +113,7 @@ def load_settings(
     """Resolve every option.
 
     Args:
-        root: the project's root; its ``pyproject.toml`` is read.
         flags: values from the command line or the caller, by an option's field name; ``None`` sets nothing.
-        given_by: where the flags come from: the command line, pytest or Python.
         environment: the environment variables. Default: those of the process.
 
     Raises:
@@ -266,7 +264,6 @@ def check_writable(settings: Settings, *files: Path | None) -> None:
     """Check, before any cell runs, that the report, the artifacts, saved inputs and temporary files can be written.
 
     Args:
-        settings: the settings of the run.
         files: other files that will be written; ``None`` is ignored.
 
     Raises:

@@ -223,11 +223,7 @@ _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 
 def parse_device(device: str) -> str:
-    """``device``, if it is valid.
-
-    Raises:
-        ValueError: it is not; the message names valid ones.
-    """
+    """``device``, if it is valid. Raises ``ValueError``, which names valid ones."""
     if not _DEVICE.fullmatch(device):
         raise ValueError(f"unknown device {device!r}; use cpu, cuda or cuda:1{did_you_mean(device, DEVICE_TYPES)}")
     return device
@@ -276,11 +272,7 @@ _SHARD = re.compile(r"\s*(\d{1,9})\s*/\s*(\d{1,9})\s*", re.ASCII)
 
 
 def parse_shard(spec: object) -> Shard:
-    """Read ``2/5``, which is the second of five parts.
-
-    Raises:
-        ValueError: ``spec`` is not a shard. The message says what to write.
-    """
+    """Read ``2/5``, which is the second of five parts. Raises ``ValueError``, which says what to write."""
     if isinstance(spec, Shard):
         return spec
     match = _SHARD.fullmatch(spec) if isinstance(spec, str) else None

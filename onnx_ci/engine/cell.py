@@ -82,8 +82,6 @@ def prepare_cells(task: CellTask, context: CellContext, *, judges_file: bool = F
     """Prepare what the cells of a recipe and device share, before the first of them runs. Errors are reported by the cells.
 
     Args:
-        task: the first cell.
-        context: what they are given.
         judges_file: whether the cells judge existing files instead of fresh exports.
     """
     timings: dict[str, float] = {}
@@ -101,8 +99,6 @@ def run_cell(
     """Everything that can be found out about one cell. Errors in the cell are not raised.
 
     Args:
-        task: the cell.
-        context: what it is given.
         artifact: an existing file to judge instead of a fresh export.
         preparation: what :func:`prepare_cells` returned, reported with this cell.
     """

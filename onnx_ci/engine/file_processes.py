@@ -30,7 +30,6 @@ from onnx_ci.engine.recipe_process import (
     serve_recipes,
 )
 from onnx_ci.environment.this_process import patches_of_coverage, set_torch_variables
-from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.forked import ForkedProcesses
 from onnx_ci.processes.limits import Limits, default_jobs
 from onnx_ci.processes.run_in_child import processes_of
@@ -82,7 +81,6 @@ class FileProcesses:
     """The processes of a run. None is started before it is needed.
 
     Args:
-        settings: the settings of the run.
         is_watched: whether the processes note what the verdicts on their cells depend on.
     """
 
@@ -130,18 +128,11 @@ class FileProcesses:
         self._announced += paths
 
     def import_files(self, paths: Mapping[str, Path]) -> dict[str, FileImported | Death]:
-        """Import recipe files, several at once.
-
-        Args:
-            paths: the files by how they are named, relative to the project's root.
-
-        Returns:
-            What the process of each file says of it, or how the process ended.
-        """
+        """Import recipe files, several at once. Returns what the process of each says of it, or how that ended."""
         files = [self.file(source, path) for source, path in paths.items()]
         self._announced += paths.values()
         waiting = [file for file in files if file.imported is None or not file.is_ready]
-        most = self._settings.jobs or default_jobs(usable_cores())
+        most = self._settings.jobs or default_jobs()
         while waiting or any(file.is_importing for file in files):
             while waiting and sum(file.is_importing for file in files) < most:
                 self._begin_import(waiting.pop(0))
@@ -243,11 +234,8 @@ class FileProcesses:
         """Start a process that does something with a recipe of a file, once the file is imported.
 
         Args:
-            key: what its messages come under.
             source: the file, for which :meth:`file` or :meth:`import_files` was called.
-            name: the name of the recipe.
             work: called with the recipe, a function to send messages, and an inbox; it is pickled.
-            limits: what it may use.
         """
         file = self._files[source]
         start = _Start(file=file, name=name, work=work, limits=limits)
@@ -262,17 +250,7 @@ class FileProcesses:
             self._begin_import(file)
 
     def start_here(self, key: object, work: Callable[..., None], limits: Limits, warm_up: Callable[[], object] | None) -> None:
-        """Start a process that does something with what this process has.
-
-        Args:
-            key: what its messages come under.
-            work: called with a function to send messages, and an inbox.
-            limits: what it may use.
-            warm_up: imports what the work needs before its limits count.
-
-        Raises:
-            OSError: no process can be started.
-        """
+        """Start a process that does something with what this process has. Raises ``OSError``."""
         self._processes.start(key, work, limits, warm_up=warm_up, has_inbox=True)
 
     def _launch(self, key: object, start: _Start) -> None:
@@ -302,11 +280,7 @@ class FileProcesses:
             self._events.append((key, death_without_process(error)))
 
     def wait(self, seconds: float | None = None) -> list[News]:
-        """Messages and deaths of the processes that do something with recipes, as soon as there are any.
-
-        Args:
-            seconds: after which there may be none.
-        """
+        """Messages and deaths of the processes that do something with recipes, as soon as there are any."""
         if not self._events:
             self._events += self._news(seconds)  # this can add events of its own
         events, self._events = self._events, []
@@ -340,11 +314,7 @@ class FileProcesses:
         return None
 
     def post(self, key: object, message: Message) -> None:
-        """Put a message into the inbox of a process.
-
-        Raises:
-            OSError: it is dead.
-        """
+        """Put a message into the inbox of a process. Raises ``OSError`` if it is dead."""
         self._processes.post(key, message)
 
     def extend(self, key: object, seconds: float | None) -> None:

@@ -52,12 +52,7 @@ class Engine:
         """Announce cells. Does nothing here; an engine with processes runs them ahead."""
 
     def events(self, spec: Any, artifact: Artifact | None = None) -> Iterator[CellFinished]:
-        """What happens until a cell has finished; as :meth:`~onnx_ci.engine.scheduler.IsolatedEngine.events`.
-
-        Args:
-            spec: the cell, with its recipe.
-            artifact: an existing file to judge instead of a fresh export.
-        """
+        """What happens until a cell has finished; as :meth:`~onnx_ci.engine.scheduler.IsolatedEngine.events`."""
         yield CellFinished(evidence=self.run_cell(spec, artifact))
 
     def prepare(self, task: CellTask, *, judges_file: bool = False) -> Preparation:

@@ -30,12 +30,7 @@ def with_pass_at_fault(
     """A judgement on the last file of a cell, each error with the pass that introduced it.
 
     Args:
-        judgement: the judgement.
         files: the files before the last one, the exporter's own first. They are judged, too, if the last one is wrong.
-        task: the cell.
-        prepared: the recipe that the files are exports of.
-        shared: what the cells of the recipe share.
-        runtimes: those that run the files.
     """
     names = [EXPORT, *(graph_pass.name for graph_pass in task.passes)]
     first: dict[tuple[str, str | None], str] = {}

@@ -26,12 +26,7 @@ _MOST_FILES = 300
 
 
 def libraries_of(paths: Iterable[Path], root: Path) -> Libraries:
-    """The installed modules that files import at their top level, themselves or through modules of the project.
-
-    Args:
-        paths: the files.
-        root: the project's root.
-    """
+    """The installed modules that files import at their top level, themselves or through modules of the project."""
     libraries: dict[str, dict[str, None]] = {}
     waiting, seen = list(dict.fromkeys(paths)), set[Path]()
     while waiting and len(seen) < _MOST_FILES:

@@ -61,10 +61,6 @@ def import_libraries(
     Args:
         libraries: the modules that recipe files import, each with the names that they import from it, which may be modules or
             imported only when they are asked for.
-        exporters: those that cells are expected to need.
-        is_watched: whether the process notes what verdicts depend on.
-        send: sends a message to the process that decides.
-        server: forks this process for it.
     """
     import_worker(is_watched=is_watched)
     from onnx_ci.pipeline.export.handling import import_quietly, preload

@@ -49,7 +49,6 @@ class Recipes:
     """The recipes of a run, by name, and what is wrong with recipe files; a context manager that ends their processes.
 
     Args:
-        settings: the settings of the run.
         cache: what is known from earlier runs; ``None`` for nothing.
 
     Attributes:
@@ -89,7 +88,6 @@ class Recipes:
         A run has one configuration. Files that belong to another one are problems.
 
         Args:
-            paths: the files.
             named: those that are named, and not only a folder above them.
         """
         packages = package_folders(self.settings)  # these were asked for, wherever they are
@@ -144,7 +142,6 @@ class Recipes:
         """What was asked for and is not there: paths, patterns, globs and tags that name nothing although others do.
 
         Args:
-            paths: the files and folders that were named.
             is_whole: whether the whole project was searched.
             others: files that the front-end uses or leaves out, whether or not they have recipes.
         """
@@ -228,10 +225,7 @@ class Recipes:
         """Start a process that does something with a recipe.
 
         Args:
-            key: what its messages come under.
-            name: the name of the recipe.
             work: called with the recipe, a function to send messages, and an inbox; pickled where the recipe has a file.
-            limits: what it may use.
             recipe: the recipe, if this process has it.
             warm_up: imports what the work needs before its limits count, if this process has the recipe.
 
@@ -254,8 +248,6 @@ class Recipes:
         Args:
             works: the name of a recipe, and what is done with it. That is called with the recipe and a function to send
                 messages, and ends with a message that has the key :data:`~onnx_ci.processes.supervisor.LAST`.
-            limits: of each process.
-            jobs: how many run at once.
 
         Raises:
             EnvironmentLacksError: no process could be started.
@@ -289,16 +281,7 @@ def _without_inbox(work: RecipeWork, recipe: Recipe, send: Callable[[Message], N
 
 
 def find_recipes(settings: Settings, paths: Iterable[Path] = (), *, cache: VerdictCache | None = None) -> Recipes:
-    """Every recipe in ``paths``, or in the settings' recipe files and packages if no path is given.
-
-    Args:
-        settings: the settings.
-        paths: files and folders.
-        cache: what is known from earlier runs.
-
-    Raises:
-        ConfigurationError: a path does not exist, or a package is not installed.
-    """
+    """Every recipe in ``paths``, or in the settings' recipe files and packages if no path is given."""
     paths = tuple(paths)
     files = list(all_recipe_files(settings, paths))
     recipes = Recipes(settings, cache=cache)

@@ -29,8 +29,7 @@ from onnx_ci.engine.recipe_process import run_worker
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.environment.this_process import patches_of_coverage
 from onnx_ci.matrix.plan import CellSpec, CellTask, without_recipe
-from onnx_ci.processes.control_groups import usable_cores
-from onnx_ci.processes.limits import default_jobs
+from onnx_ci.processes.limits import default_jobs, usable_cores
 from onnx_ci.processes.supervisor import Death, Message
 from onnx_ci.results.json_data import to_json
 from onnx_ci.results.stages import ACTIVITY
@@ -47,7 +46,6 @@ def open_engine(settings: Settings, recipes: Recipes | None = None, *, share: in
     """The engine that the settings ask for.
 
     Args:
-        settings: the settings.
         recipes: the recipes of the cells; ``None`` if each cell has its own.
         share: how many engines run on this machine at once and share its cores and its memory.
     """
@@ -106,7 +104,6 @@ class IsolatedEngine:
     """Runs cells like :class:`~onnx_ci.engine.one_process.Engine`, but each in its own process, several at once.
 
     Args:
-        settings: the settings.
         recipes: the recipes of the cells, and where their processes are started.
         cores: how many threads all cells together may use.
         jobs: how many cells, or preparations, run at once.
@@ -151,7 +148,6 @@ class IsolatedEngine:
         """What happens until a cell has finished. Others that were announced run meanwhile, and may finish earlier.
 
         Args:
-            spec: the cell. Errors in it are not raised.
             artifact: an existing file to judge instead of a fresh export.
         """
         id = spec.cell.id

@@ -49,7 +49,6 @@ class Session:
     """A run from its settings to its report; a context manager that writes the report even if the block raises.
 
     Args:
-        settings: the settings of the run.
         recipes: the recipes of its cells, which are closed with it; ``None`` if each cell has its own.
         cache: the verdicts of earlier runs; ``None`` for none.
         workers: how many processes run cells of this run, each with its own session.
@@ -118,11 +117,7 @@ class Session:
 
     @functools.cached_property
     def durations(self) -> Durations:
-        """How long cells took in an earlier run, as far as the settings name such a run.
-
-        Raises:
-            ConfigurationError: shards depend on them, and they cannot be read.
-        """
+        """How long cells took in an earlier run that the settings name; see :func:`recorded_durations`."""
         return recorded_durations(self.settings)
 
     def plan(self, recipes: Recipes) -> tuple[Matrix, Matrix]:
@@ -150,11 +145,7 @@ class Session:
         return frozenset(cells) if shard is None else cells_in_shard(cells, shard, self.durations)
 
     def expect(self, specs: Iterable[CellSpec]) -> None:
-        """Announce the cells that this process will judge, so that they can run ahead.
-
-        Raises:
-            ConfigurationError: a baseline cannot be used.
-        """
+        """Announce the cells that this process will judge, so that they can run ahead. Raises as :meth:`expect_ids`."""
         self._specs = {spec.cell.id: spec for spec in specs}
         self.expect_ids(spec.cell for spec in self._specs.values())
         if self._workers == 1:
@@ -245,12 +236,7 @@ class Session:
             yield from self._events_of(spec)
 
     def judge(self, spec: CellSpec, artifact: Artifact | None = None) -> CellResult:
-        """Run one cell and decide its verdict. Errors in the cell are not raised.
-
-        Args:
-            spec: the cell.
-            artifact: an existing file to judge instead of a fresh export.
-        """
+        """Run one cell, or judge an existing file, and decide its verdict. Errors in the cell are not raised."""
         *_, judged = (event for event in self._events_of(spec, artifact) if isinstance(event, CellJudged))
         return judged.result
 

@@ -47,8 +47,6 @@ class Shared:
         """The recipe of a cell, ready for an export. What cells of another recipe or device shared is freed first.
 
         Args:
-            task: the cell.
-            weights: which weights the model has.
             timings: the seconds are added to it, if it has to be prepared.
 
         Raises:
@@ -76,8 +74,6 @@ class Shared:
         """What the file of a cell is compared with: ``prepared``, in units of the rounding of the cell's passes.
 
         Args:
-            task: the cell.
-            prepared: the recipe that the file is an export of.
             timings: the seconds are added to it, if rounding has to be simulated.
         """
         for shipped in self._shipped:

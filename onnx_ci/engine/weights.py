@@ -51,11 +51,8 @@ def recipes_to_export(
     """What a cell exports: the model with its own weights, with probe weights, or with both, in this order.
 
     Args:
-        task: the cell.
         prepared: the recipe with the weights with which its baseline is recorded.
-        shared: what the cells of the recipe share.
         timings: the seconds are added to it, if something has to be prepared.
-        keeps_file: whether the file is kept.
 
     Returns:
         The recipe with each kind of weights, and why one of them cannot be exported.

@@ -38,10 +38,6 @@ def serve(first: Job, conditions: Conditions, recipe: Recipe, send: Send, inbox:
 
     Args:
         first: the job for which it is started. That arrives in its inbox, too, as all that it has to do.
-        conditions: under which it works.
-        recipe: the recipe.
-        send: sends a message to the process that decides.
-        inbox: gets jobs from it.
     """
     settings, emit = conditions.settings, emit_to(send)
     with Engine(artifacts=settings.artifacts, save_inputs=settings.save_inputs) as engine:

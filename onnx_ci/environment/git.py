@@ -73,11 +73,7 @@ class Git:
             raise EnvironmentLacksError(f"git cannot be started: {error.strerror or error}; install git") from None
 
     def ask(self, *arguments: str) -> str:
-        """The output of ``git ARGUMENTS``, without trailing newlines.
-
-        Raises:
-            ConfigurationError: git fails; the message is git's own.
-        """
+        """The output of ``git ARGUMENTS``, without trailing newlines. Raises ``ConfigurationError`` with git's own message."""
         git = self.run(*arguments)
         if git.returncode:
             lines = (git.stderr or git.stdout).splitlines()
@@ -86,11 +82,7 @@ class Git:
         return git.stdout.rstrip("\n")
 
     def commit(self, revision: str) -> str:
-        """The full hash of the commit that ``revision`` names.
-
-        Raises:
-            ConfigurationError: there is no such commit.
-        """
+        """The full hash of the commit that ``revision`` names. Raises ``ConfigurationError`` if there is none."""
         git = self.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
         if git.returncode:
             raise ConfigurationError(

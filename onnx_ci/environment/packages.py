@@ -128,11 +128,7 @@ def _identity(opset: int) -> bytes:
 
 @functools.cache
 def newest_opset() -> int:
-    """The newest opset that both onnx and ONNX Runtime support.
-
-    Raises:
-        EnvironmentLacksError: neither of them can be imported.
-    """
+    """The newest opset that both onnx and ONNX Runtime support. Raises ``EnvironmentLacksError`` if neither can be imported."""
     packages = inspect_packages(("onnx", *RUNTIME_DISTRIBUTIONS))
     opsets = [package.facts["opset"] for package in packages.values() if package.facts.get("opset")]
     if not opsets:

@@ -132,7 +132,6 @@ def plan(recipes: Iterable[RecipeScope | Found], settings: Settings) -> Matrix:
 
     Args:
         recipes: the recipes, or only what they declare. The cells of a recipe are :class:`CellTask`.
-        settings: the settings.
     """
     cells: list[CellSpec] = []
     exclusions: list[Exclusion] = []

@@ -137,15 +137,7 @@ def _check_opsets(settings: Settings) -> None:
 
 
 def choose_cells(scopes: Iterable[RecipeScope], settings: Settings) -> CellChoice:
-    """Every cell that the recipes and the settings both allow: recipe by recipe, then device, opset, exporter, pass.
-
-    Args:
-        scopes: the scopes of the recipes.
-        settings: the settings.
-
-    Raises:
-        ConfigurationError: onnx does not know a requested opset.
-    """
+    """Every cell that the recipes and the settings both allow: recipe by recipe, then device, opset, exporter, pass."""
     _check_opsets(settings)
     choices = [_cells_of(scope, settings) for scope in scopes if has_tag(scope, settings)]
     return CellChoice(
@@ -207,8 +199,6 @@ def unmatched(scopes: Sequence[RecipeScope], settings: Settings, *, is_whole: bo
     A glob may name cells that only other settings have: the jobs of a matrix get the same globs and different opsets.
 
     Args:
-        scopes: the recipes.
-        settings: the settings.
         is_whole: whether these are all recipes of the project. Otherwise, its ``pyproject.toml`` may name others.
     """
 
@@ -286,8 +276,6 @@ def _is_selected(cell: Cell, settings: Settings, *, by_name: bool = False) -> bo
     """Whether a glob of the settings, if they have any, matches the cell's full id, ``recipe::cell`` or the recipe.
 
     Args:
-        cell: the cell.
-        settings: the settings.
         by_name: whether a glob must request a particular recipe, so that one which begins with ``*`` does not count.
     """
     if settings.select is None:

@@ -70,11 +70,7 @@ def read_durations(path: Path) -> Durations:
 
 
 def recorded_durations(settings: Settings) -> Durations:
-    """How long cells took in earlier runs, from the settings' durations.
-
-    Raises:
-        ConfigurationError: the durations cannot be used and the settings specify a shard; otherwise they are ignored.
-    """
+    """How long cells took in earlier runs. Raises ``ConfigurationError`` if shards depend on them and they cannot be read."""
     if settings.durations is None:
         return Durations()
     try:
@@ -93,8 +89,6 @@ def partition(cells: Iterable[Cell], count: int, durations: Durations) -> tuple[
     parts only if there are fewer cells than parts.
 
     Args:
-        cells: the cells.
-        count: how many parts.
         durations: how long cells take. An unknown cell counts as the mean of the cells of its recipe, or else of its opset, or
             else of all cells. If none is known, all count the same.
     """

@@ -68,11 +68,7 @@ _kept_output: IO[str] | None = None
 
 
 def keep_output(descriptor: int) -> None:
-    """From now on, write everything that this process prints to an open file. Its supervisor can read it if the process dies.
-
-    Args:
-        descriptor: the file, opened for appending.
-    """
+    """From now on, write all that this process prints to a file, opened for appending, which its supervisor can read."""
     global _kept_output
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -82,11 +78,7 @@ def keep_output(descriptor: int) -> None:
 
 @contextlib.contextmanager
 def captured(*, limit: int = LIMIT) -> Iterator[Captured]:
-    """Capture what Python code prints, logs and warns about, and what C++ writes to the process's own streams.
-
-    Args:
-        limit: the number of characters that are kept, from the end.
-    """
+    """Capture what Python code prints, logs and warns about, and what C++ writes to the process's own streams."""
     result = Captured()
     lines: Counter[str] = Counter()
     caller = next(
@@ -207,12 +199,7 @@ def report_stages(listener: Callable[[str], None]) -> None:
 
 @contextlib.contextmanager
 def timed(stage: str, timings: dict[str, float]) -> Iterator[None]:
-    """Add the seconds that the block takes to ``timings[stage]``.
-
-    Args:
-        stage: a stage that has an activity in :mod:`onnx_ci.results.stages`.
-        timings: the seconds of each stage.
-    """
+    """Add the seconds that the block takes to ``timings[stage]``."""
     if stage not in ACTIVITY:
         raise AssertionError(f"{stage!r} is timed, so it needs an activity in onnx_ci/results/stages.py")
     if _stage_listener is not None:

@@ -45,12 +45,7 @@ def write_message(descriptor: int, message: Message) -> None:
 
 
 def settle(folder: Path, output: int) -> None:
-    """Prepare this process: it can be killed with all that it starts, reads nothing, and its output is kept.
-
-    Args:
-        folder: for its temporary files.
-        output: the open file that gets everything that it prints.
-    """
+    """Prepare this process: it can be killed with all that it starts, reads nothing, and its output is kept."""
     if sys.platform == "linux":
         end_with_parent(signal.SIGKILL)
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # so that the processes that its children leave can be found
@@ -114,12 +109,7 @@ def start_python(
     """Start a new Python with the options of this one, such as ``-O``, and its path.
 
     Args:
-        task: what it does.
-        folder: for its files.
         start: calls a function in the thread that starts processes.
-        stdin: where messages to it come from.
-        stdout: where its messages go.
-        output: the open file that gets what it prints.
 
     Raises:
         OSError: the task cannot be written, or the system refuses another process.

@@ -44,11 +44,7 @@ _FORKED, _ENDED = "forked", "ended"
 
 
 class ForkedInbox:
-    """The messages to a forked process while it runs.
-
-    Args:
-        descriptor: the socket to its supervisor.
-    """
+    """The messages to a forked process while it runs."""
 
     def __init__(self, descriptor: int) -> None:
         self._socket = _socket(descriptor)
@@ -118,16 +114,7 @@ class ForkedProcesses(Processes["_ForkedChild"]):
             return child
 
     def start_python(self, key: object, work: Work, limits: Limits) -> None:
-        """Start a new Python that does ``work``, with a :class:`ForkServer` as its second argument.
-
-        Args:
-            key: the key of its messages.
-            work: the function, which is pickled.
-            limits: what it may use.
-
-        Raises:
-            OSError: its files cannot be created, the system refuses another process, or the work cannot be pickled.
-        """
+        """Start a new Python that does ``work``, whose second argument is a :class:`ForkServer`. Raises ``OSError``."""
         with self._new_child() as (child, ends):
             task = Task(arguments=["onnx-ci"], warm_up=_pickled(None), work=_pickled(work), channel=ForkServer)
             line = ends.line
@@ -143,9 +130,7 @@ class ForkedProcesses(Processes["_ForkedChild"]):
 
         Args:
             parent: the key of the process that serves forks.
-            key: the key of the new process's messages.
             work: the function, which is pickled.
-            limits: what the new process may use.
             has_inbox: whether the work also gets an inbox, for :meth:`post`.
             can_fork: whether the work also gets a :class:`ForkServer`.
 
@@ -236,15 +221,7 @@ class _ForkedChild(Child):
             super().note(message)
 
     def fork(self, ends: _Ends, channel: str) -> int:
-        """The id of a new fork of it.
-
-        Args:
-            ends: what the fork gets.
-            channel: a key of :data:`_CHANNELS`.
-
-        Raises:
-            OSError: it has ended, does not answer, or cannot fork.
-        """
+        """The id of a new fork of it, whose work gets a channel of :data:`_CHANNELS`. Raises ``OSError``."""
         request = json.dumps([str(ends.folder), channel]).encode()
         end = CLOCK.monotonic() + _REPLY_SECONDS
         with contextlib.suppress(ConnectionError):
@@ -299,11 +276,7 @@ def _has_ended(pid: int) -> bool:
 
 
 class ForkServer:
-    """Forks this process whenever its supervisor asks for that.
-
-    Args:
-        descriptor: the socket to the supervisor.
-    """
+    """Forks this process whenever its supervisor asks for that."""
 
     def __init__(self, descriptor: int) -> None:
         self._line = _socket(descriptor)

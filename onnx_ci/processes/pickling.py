@@ -19,11 +19,7 @@ class UnsendableError(OSError):
 
 
 def pickled(value: object) -> bytes:
-    """The work of a process as bytes.
-
-    Raises:
-        UnsendableError: it cannot be pickled.
-    """
+    """The work of a process as bytes. Raises :class:`UnsendableError`."""
     try:
         with io.BytesIO() as stream, contextlib.closing(_Pickler(stream)) as pickler:
             pickler.dump(value)

@@ -40,6 +40,8 @@ WATCH = 0.05
 """Seconds between two checks of the time, memory and output of the processes."""
 CHILDREN_WATCH = 1.0
 """Seconds between two checks of the memory of a process's own children, which take longer."""
+_START_SECONDS = 120.0
+"""Seconds that a new Python may take to import what its work needs."""
 GRACE = 1.0
 """Seconds that a process may live on after it has closed its line."""
 RAISED = "raised"
@@ -146,11 +148,7 @@ class Child(abc.ABC):
             self._arrived.append(message)
 
     def death(self, code: int | None) -> Death | None:
-        """How it died, or why it has to die; ``None`` while it works.
-
-        Args:
-            code: its exit code.
-        """
+        """How it died, or why it has to die; ``None`` while it works."""
         now = CLOCK.monotonic()
         cause = "crash"
         if self._raised is not None:
@@ -206,12 +204,7 @@ class Starter:
         self._thread = _thread()
 
     def do(self, start: Callable[[], _T]) -> _T:
-        """Call ``start`` in the thread and return its result.
-
-        Raises:
-            OSError: no thread can be started.
-            Exception: whatever ``start`` raises.
-        """
+        """Call ``start`` in the thread and return its result. Raises ``OSError`` if there can be no thread."""
         try:
             started = self._thread.submit(start)
         except RuntimeError as error:
@@ -249,9 +242,7 @@ class Processes(abc.ABC, Generic[_Child]):
         """Start a process that does ``work``. It has a session of its own.
 
         Args:
-            key: the key of its messages.
             work: the function. Its argument is a function that sends messages.
-            limits: what it may use.
             warm_up: imports what the work needs, before the limits count. Where processes are forked, it runs in this process.
             has_inbox: whether the work also gets an inbox, for :meth:`post`.
 
@@ -269,7 +260,7 @@ class Processes(abc.ABC, Generic[_Child]):
         if not self._running:
             self._last_look = CLOCK.monotonic()
         self._running[key], child.limits = child, limits
-        child.give((limits.for_start() if child.inherited is None else limits).seconds)
+        child.give(limits.seconds + (_START_SECONDS if child.inherited is None else 0.0))
 
     @abc.abstractmethod
     def _start(self, work: Work, warm_up: Callable[[], object] | None, has_inbox: bool) -> _Child:
@@ -280,19 +271,11 @@ class Processes(abc.ABC, Generic[_Child]):
         """Wait until something may have arrived. Returns whether :meth:`wait` has to end even if nothing has."""
 
     def post(self, key: object, message: Message) -> None:
-        """Put a message into the inbox of a process.
-
-        Raises:
-            OSError: it is dead.
-        """
+        """Put a message into the inbox of a process. Raises ``OSError`` if it is dead."""
         self._alive(key).post(message)
 
     def _alive(self, key: object) -> _Child:
-        """A process that has not ended as far as this process knows.
-
-        Raises:
-            BrokenPipeError: it has ended.
-        """
+        """A process that has not ended as far as this process knows. Raises ``BrokenPipeError`` if it has."""
         if key not in self._running:
             raise BrokenPipeError("the process has ended")
         return self._running[key]
@@ -307,11 +290,7 @@ class Processes(abc.ABC, Generic[_Child]):
         return self._running[key].printed() if key in self._running else ""
 
     def rename(self, key: object, new: object, limits: Limits) -> None:
-        """Give an idle process another key, and new limits, which count from now on.
-
-        Raises:
-            OSError: it is dead.
-        """
+        """Give an idle process another key, and new limits, which count from now on. Raises ``OSError`` if it is dead."""
         process = self._running[new] = self._alive(key)
         del self._running[key]
         process.limits = limits

@@ -62,13 +62,7 @@ _WRITTEN_BY_US = re.compile(
 
 
 def check_replaceable(path: Path) -> None:
-    """Check that writing to ``path`` destroys no file of others: it does not exist, is empty, or onnx-ci wrote it.
-
-    A device or a pipe is written to, not replaced.
-
-    Raises:
-        ConfigurationError: the file there is not one of onnx-ci's.
-    """
+    """Raise ``ConfigurationError`` if ``path`` is a file that onnx-ci did not write. A device or a pipe is not replaced."""
     try:
         if not path.is_file():
             return
@@ -85,8 +79,6 @@ def write_text(text: str | Iterable[str], path: Path, what: str = "the report") 
 
     Args:
         text: the text, or its pieces, which are not kept in memory.
-        path: the file.
-        what: what the file is, for the message.
 
     Raises:
         ConfigurationError: ``path`` cannot be written, or is a file that onnx-ci did not write.
@@ -135,15 +127,7 @@ _REMEDY = "write one with onnx-ci run --report=PATH"
 
 
 def read_json(path: Path, *, with_journal: bool = True) -> RunReport:
-    """The report in the file ``path``, or in the journal beside it unless the report is newer.
-
-    Args:
-        path: the file.
-        with_journal: whether to read journals.
-
-    Raises:
-        ConfigurationError: as for :func:`read_reports`.
-    """
+    """The report in a file, or in its journal unless the report is newer. Raises the errors of :func:`read_reports`."""
     journal = path if path.name.endswith(SUFFIX) else journal_of(path)
     is_journal = with_journal and journal.is_file()
     if is_journal and path.is_file():

@@ -28,14 +28,7 @@ def journal_of(report: Path) -> Path:
 
 
 class Journal:
-    """Writes a journal. If it cannot be written, as on a full disk, the run goes on without it.
-
-    Args:
-        report: the path of the report. A device or a pipe has no journal.
-        revision: as in the report.
-        environment: as in the report.
-        settings: as in the report.
-    """
+    """Writes a journal, unless the report is a device or a pipe. If that fails, as on a full disk, the run goes on."""
 
     def __init__(
         self,
@@ -90,15 +83,7 @@ class Journal:
 
 
 def read_journal(data: bytes, path: Path) -> RunReport:
-    """The report of a run that was ended, as far as its journal goes. It has a problem that says so.
-
-    Args:
-        data: the content of the file.
-        path: the path of the file, for the problem.
-
-    Raises:
-        ValueError: it is not a journal; the message says what is wrong, and where.
-    """
+    """The report of a run that was ended, with a problem that says so. Raises ``ValueError``."""
     lines = data.split(b"\n")[:-1]
     if not lines:
         raise ValueError("it is empty")

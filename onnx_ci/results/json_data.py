@@ -28,11 +28,7 @@ class NotJsonError(ValueError):
 
 
 def read_document(content: bytes) -> Any:
-    """The data in a JSON document from outside.
-
-    Raises:
-        NotJsonError: it is not JSON, or contains what cannot be printed or computed with.
-    """
+    """The data in a JSON document. Raises :class:`NotJsonError`, also for what cannot be printed or computed with."""
     try:
         data = json.loads(content.decode(), parse_constant=_refuse_constant)
         if _SURROGATE.search(content):
@@ -95,7 +91,6 @@ def from_json(kind: Any, data: Any, place: str = "") -> Any:
 
     Args:
         kind: a record, an enumeration, a plain type, or tuples, mappings and unions of them, as in annotations.
-        data: the data.
         place: its place in the document, for messages.
 
     Raises:

@@ -126,7 +126,6 @@ class RunReport:
         """The report that :meth:`as_json` returned. Fields that a later version of onnx-ci added are ignored.
 
         Args:
-            data: the report.
             has_summary: whether its summary has the verdict and the counts, which must match its cells.
 
         Raises:

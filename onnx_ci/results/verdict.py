@@ -194,7 +194,6 @@ def run_verdict(results: Collection[CellResult], *, problems: int = 0, not_run: 
     """The verdict on a run.
 
     Args:
-        results: the results so far.
         problems: the number of recipe files or names that cannot be used.
         not_run: the number of cells without a result, because the run was stopped.
     """
@@ -228,10 +227,5 @@ def exit_code(results: Collection[CellResult], *, problems: int = 0, not_run: in
 
 
 def exit_code_of_plan(cells: Collection[object], *, problems: Collection[object] = ()) -> ExitCode:
-    """The exit code of a command that only says what would run.
-
-    Args:
-        cells: what would run.
-        problems: what keeps recipes from becoming cells.
-    """
+    """The exit code of a command that only says what would run."""
     return ExitCode.USAGE if problems else ExitCode.PASSED if cells else ExitCode.NOTHING_RAN
