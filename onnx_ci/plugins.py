@@ -44,11 +44,9 @@ class PluginKind(Collection[str]):
 
     noun: str
     group: str
-    """The group of its entry points."""
     shape: str
     """What an entry point of the group must name, in words."""
     members: tuple[str, ...]
-    """What an object of this kind must have."""
     is_class: bool
     """Whether entry points name a class, which is called without arguments; otherwise they name the object itself."""
     ours: Mapping[str, str]

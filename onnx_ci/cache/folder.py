@@ -28,7 +28,6 @@ LARGEST_FILE = 64 * 2**20
 MEMORY, LAST_RUN = "memory.json", "last-run.json"
 _ID = "[0-9a-f]{16}"
 VERDICT = re.compile(rf"{_ID}-{_ID}-(?P<snapshot>{_ID})-(?P<seen>{_ID})-[0-9a-f]{{8}}\.json")
-"""The names of files with verdicts."""
 RECIPES = re.compile(rf"recipes-{_ID}-(?P<snapshot>{_ID})-(?P<seen>{_ID})\.json")
 _SHARED = re.compile(rf"(?:snapshot|seen)-{_ID}\.json")
 """What entries have in common."""

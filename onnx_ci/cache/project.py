@@ -46,7 +46,6 @@ class Observations:
     files: Mapping[str, str]
     """The states of files that were opened, imported or looked for; see :func:`~onnx_ci.cache.watch.state_of`."""
     listed: Mapping[str, str]
-    """Digests of the entries of folders."""
     searches: tuple[Search, ...]
     modules: tuple[str, ...]
     """What each of ``searches`` finds; the files and folders with their names, in the order of the search."""

@@ -52,11 +52,8 @@ class Entry:
     about: str
     """The id of a cell, or a recipe file."""
     snapshot: str
-    """The digest of the snapshot."""
     seen: str
-    """The digest of the observations."""
     settings: Mapping[str, str]
-    """The settings on which it depends, as texts."""
     judged: float
     """When it was found out, in seconds since 1970."""
     model: str
@@ -78,7 +75,6 @@ class VerdictCache:
         self._hits: dict[str, tuple[float, CellEvidence]] = {}
         """When the kept verdicts were found out with which this run answers, and their evidence, by cell."""
         self._written: set[str] = set()
-        """The names of the entries that this run has written."""
         self._models: dict[str, str] = {}
         self._not_kept: set[str] = set()
         self._ran: Counter[str] = Counter()

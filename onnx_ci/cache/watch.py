@@ -49,7 +49,6 @@ _OPENS = frozenset({"open", "open64", "openat", "fopen", "fopen64", "dlopen", "s
 _STARTS_PROCESSES = frozenset({"multiprocessing.popen_spawn_posix", "multiprocessing.popen_forkserver"})
 """Modules that are imported before their first use. When they start a process, there is no event."""
 _AT_START = ("sitecustomize", "usercustomize")
-"""Modules that Python looks for when it starts."""
 _lstat, _stat, _readlink = os.lstat, os.stat, os.readlink
 
 
@@ -150,7 +149,6 @@ class _Record:
         """Files and folders that this process has created or replaced."""
         self.listed: dict[str, tuple[str, ...]] = {}
         self.asked: set[str] = set()
-        """The names of modules that Python has looked for."""
         self.not_kept = ""
 
     def do_not_keep(self, reason: str) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 from onnx_ci.errors import RecipeError
 
 LONGEST = 2**31
-"""Sizes are below this number."""
 _SAMPLE = 5
 """A size by which it is tried whether one size follows from another."""
 

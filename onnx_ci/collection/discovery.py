@@ -67,7 +67,6 @@ class Catalogue:
 
     settings: Settings
     recipes: dict[str, Found] = field(default_factory=dict)
-    """By name."""
 
     def add_file(self, path: Path, *, is_named: bool = False) -> tuple[list[Found], list[Problem]]:
         """Import a recipe file and add its recipes, sorted by line. Returns the new recipes and problems."""

@@ -116,7 +116,6 @@ class Boxes(Domain):
 
     format: BoxFormat
     within: tuple[float, float]
-    """The width and height of the picture."""
 
     def __str__(self) -> str:
         width, height = self.within

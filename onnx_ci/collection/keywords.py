@@ -389,7 +389,6 @@ class RecipeFields:
 
 _TABLE = {field.name: field.metadata for field in dataclasses.fields(RecipeFields)}
 _KEYWORD_OF = {name: entry["keyword"] or name for name, entry in _TABLE.items()}
-"""The keyword of each field."""
 KEYWORDS = tuple(dict.fromkeys(_KEYWORD_OF.values()))
 """The decorator's own keywords, without those of ``torch.onnx.export``."""
 

@@ -49,7 +49,6 @@ class GraphPass:
 
 
 BUILT_IN = tuple(PASSES.ours)
-"""The names of the built-in passes."""
 
 
 def graph_pass(

@@ -445,7 +445,6 @@ FLAGS = tuple(option for option in OPTIONS if option.has_flag)
 """Those that a flag, an environment variable and Python can set."""
 
 OUTPUTS = tuple(option for option in OPTIONS if option.group is Group.OUTPUT)
-"""The options that name what a run writes."""
 
 
 def options_with(*roles: Role) -> tuple[Option, ...]:

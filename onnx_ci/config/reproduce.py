@@ -21,13 +21,11 @@ NARROWING = frozenset(option.name for option in options_with(Role.MATRIX, Role.S
 """Settings for which cells run and where files go, not for how a cell is judged."""
 
 OF_ONE_CELL = options_with(Role.VERDICT, Role.EXECUTION)
-"""Options that matter for a single cell."""
 
 _REPEATED = (Role.DISCOVERY, Role.VERDICT, Role.BASELINE, Role.EXECUTION)
 """The roles of the options that a command repeats if it names its cells."""
 
 ShownSettings = Mapping[str, SettingValue]
-"""Settings as in a report."""
 
 
 def repeat_with_pytest(cell: Cell, settings: ShownSettings, root: Path) -> str:

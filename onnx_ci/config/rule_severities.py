@@ -26,10 +26,8 @@ class RuleSeverity(NamedTuple):
     """The severity of a rule, or of a kind of change since the baseline, for some recipes."""
 
     recipes: str
-    """A pattern of their names."""
     rule: str
     severity: str
-    """A key of :data:`SEVERITIES`."""
 
     def __str__(self) -> str:
         return f"{'' if self.recipes == EVERY_RECIPE else f'{self.recipes}:'}{self.rule}={self.severity}"

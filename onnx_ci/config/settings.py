@@ -34,7 +34,6 @@ class Settings(SettingsTable):
     """The settings of a run."""
 
     root: Path
-    """The project's root."""
     origins: Mapping[str, Origin]
     """Where each value comes from, by the name of its field."""
     cache_audit: bool = False

@@ -260,9 +260,7 @@ class Shard:
     """One of the parts that the cells of a run are split into."""
 
     index: int
-    """The number of the part, counted from 1."""
     count: int
-    """How many parts there are."""
 
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"

@@ -63,7 +63,6 @@ class CellContext:
     runtimes: Sequence[Runtime] = ()
     """The runtimes that run the files, instead of those that the cells name."""
     emit: Emit = to_nobody
-    """Is called with the events of the cell."""
 
     def runtimes_of(self, task: CellTask) -> Sequence[Runtime]:
         """The runtimes that run the file of a cell."""
@@ -359,7 +358,6 @@ def _digest(path: Path) -> str | None:
 # --- what ends a cell before its time ---------------------------------------------------------------------------------
 
 _USUAL_LIMIT = 1000
-"""How many nested calls Python allows by default."""
 _CLOSE_FILES = "Close the files that the model and its recipe open, or raise the limit: ulimit -n shows it."
 _FREE_GPU = "Shrink the model or the example, or check with nvidia-smi what else uses the GPU's memory."
 

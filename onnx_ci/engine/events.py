@@ -30,7 +30,6 @@ class FileImported:
     """A recipe file was imported."""
 
     scopes: tuple[RecipeScope, ...]
-    """What its recipes declare."""
     problems: tuple[Problem, ...]
     read_set: ReadSet | None
     """What it depends on; ``None`` if that is not recorded."""
@@ -131,7 +130,6 @@ Event = (
     | CellsCollected
 )
 Emit = Callable[[Event], None]
-"""Is called with each event as it happens."""
 
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Event)}
 

@@ -47,7 +47,6 @@ class Evidence:
     recorded: Prepared | None = None
     """The recipe with the weights with which a baseline is recorded."""
     disagreements: list[Finding] = field(default_factory=list)
-    """Where the two exports differ."""
     failures: list[Finding] = field(default_factory=list)
     """What ended the cell before its time."""
     logs: list[str] = field(default_factory=list)

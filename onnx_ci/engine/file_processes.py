@@ -45,7 +45,6 @@ _MOST_FILES = 16
 are more, the file of the oldest is imported again when it is needed."""
 _SECONDS_TO_SAVE = 10.0
 _LIBRARIES = "libraries"
-"""The key of the process that imports libraries only."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -58,13 +57,11 @@ class _File:
     is_ready: bool = False
     """Whether its process waits for something to do."""
     imported: FileImported | None = None
-    """What came of its last import."""
     death: Death | None = None
     """How its process ended, if it did that by itself. Then it is not imported again for its other recipes."""
     is_shown: bool = False
     """Whether what it printed while it was imported has been shown."""
     forks: set[object] = field(default_factory=set)
-    """The keys of the processes that were forked from it."""
 
 
 @dataclass(frozen=True, kw_only=True)

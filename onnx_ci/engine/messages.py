@@ -22,7 +22,6 @@ class Job:
 
     spec: CellSpec
     path: str | None = None
-    """That of the file."""
     is_alone: bool = False
     """Whether no other cell shares its preparation."""
 

@@ -77,7 +77,6 @@ class _Worker:
     forks: bool
     """Whether its cells have processes of their own."""
     seconds: float | None
-    """The time limit of its preparation."""
     gpu: str | None
     is_ready: bool = False
     is_dead: bool = False

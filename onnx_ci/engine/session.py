@@ -95,7 +95,6 @@ class Session:
         self._ahead: dict[str, CellResult] = {}
         """The results of cells that were in the cache, or that ran ahead, and were not asked for yet."""
         self._whys: dict[str, str] = {}
-        """Why cells run, although there is a cache."""
         self._audits: list[CellSpec] = []
         """The cells that run only to check their kept verdicts. The others are believed if these are right."""
         self._journal: Journal | None = None

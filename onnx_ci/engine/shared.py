@@ -31,7 +31,6 @@ class Shared:
     """
 
     _group: tuple[str, str] | None = None
-    """The recipe and device."""
     _prepared: dict[Weights, Prepared | PrepareError | SkippedByRecipeError] = field(default_factory=dict)
     _shipped: list[_Shipped] = field(default_factory=list)
 

@@ -19,7 +19,6 @@ from onnx_ci.results.verdict import broken_rules
 from onnx_ci.text import listed
 
 OF_VALUES = frozenset({"numeric-drift", "baked-value", "nonfinite-mismatch"})
-"""Rules about the values of a file."""
 _NUMBERS = OF_VALUES | {"runtime-disagreement"}
 """Rules about values, which weights may hide or show."""
 _HIDDEN = (

@@ -80,7 +80,6 @@ class _ForkedCells:
     processes: ForkedProcesses
     emit: Emit
     running: dict[object, tuple[Job, LastSeen]] = field(default_factory=dict)
-    """What each process runs, by its key."""
 
     def serve(self, inbox: ForkedInbox) -> None:
         """Run the cells of jobs as they arrive, until no more can arrive."""

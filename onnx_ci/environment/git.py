@@ -54,7 +54,6 @@ class Git:
     def __init__(self, folder: Path) -> None:
         self.top = folder
         self.top = Path(self.ask("rev-parse", "--show-toplevel"))
-        """The top folder of the working tree."""
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``git ARGUMENTS`` at the top of the working tree. A nonzero exit code is not an error."""

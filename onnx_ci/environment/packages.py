@@ -39,7 +39,6 @@ class Package:
     error: str = ""
     """Why it cannot be imported; empty if it can."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What it reports about itself."""
 
 
 def _torch() -> dict[str, Any]:

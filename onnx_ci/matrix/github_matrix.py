@@ -27,7 +27,6 @@ class Job:
     shard: Shard | None = None
     device: str
     runner: str
-    """The label of the runner."""
     cells: tuple[Cell, ...]
 
     def as_json(self) -> dict[str, str | int]:

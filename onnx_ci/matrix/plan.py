@@ -25,10 +25,8 @@ class Requirements:
     """What a file must be, besides right. ``None`` and ``False`` require nothing."""
 
     operators: tuple[str, ...] | None = None
-    """The operators that it may use."""
     max_ir_version: int | None = None
     static: bool = False
-    """Whether every shape in it is fixed."""
     external_data: bool | None = None
     """Whether its weights are in another file."""
 
@@ -51,11 +49,8 @@ class CellSpec:
 
     cell: Cell
     allow: tuple[str, ...]
-    """The rules that are reported without failing the cell."""
     expectations: tuple[Expectation, ...]
-    """What the recipe expects to go wrong in the cell."""
     severities: Severities
-    """The severities that the settings give to rules."""
     is_trained: bool | None
     """Whether the model has trained weights, which are exported unchanged. ``None`` if building it will show that."""
     require_device: bool
@@ -88,7 +83,6 @@ class CellTask(CellSpec):
     locates: bool
     """Whether the line at which a failure begins is searched for."""
     inputs: tuple[InputFiles, ...]
-    """The files with inputs that the recipe and the settings name."""
     requirements: Requirements
     """What the file must be if it is the one that ships; otherwise nothing."""
 

@@ -55,7 +55,6 @@ class RecipeScope:
     devices: tuple[str, ...] | None
     runtimes: tuple[str, ...] | None
     passes: tuple[str, ...]
-    """The names of its post-export passes."""
     file: str
     """The file that defines it, relative to the project's root, with forward slashes."""
     line: int
@@ -64,7 +63,6 @@ class RecipeScope:
     """The file whose top-level code created it, written in the same way. It is not ``file`` if that code
     calls a function of another module, which defines the recipe."""
     weights: str | None
-    """``seeded`` or ``trained``."""
     takes_weights: bool
     """Whether the settings can give it trained weights."""
     has_several_files: bool

@@ -21,7 +21,6 @@ from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.stages import ACTIVITY
 
 LIMIT = 20_000
-"""The number of characters that are kept, from the end."""
 
 _MOST_ALIKE = 16
 """How many of the same warnings about one line are kept: several lines of a project may lead to one of a library."""

@@ -187,7 +187,6 @@ class _ForkedChild(Child):
     _code: int | None = None
     _replies: list[Message] = field(default_factory=list)
     _codes: dict[int, int] = field(default_factory=dict)
-    """The exit codes of its forks that have ended."""
 
     def has_started(self, pid: int, find_exit_code: Callable[[], int | None], *, inherited: int | None = None) -> None:
         """Note the id of the process, how it is asked whether it has ended, and what memory it has from the beginning."""

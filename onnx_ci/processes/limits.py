@@ -110,9 +110,7 @@ class ControlGroups:
     """The control groups of this process, of versions 1 and 2. Elsewhere than on Linux, there are none."""
 
     membership: Path = Path("/proc/self/cgroup")
-    """The file that names the groups."""
     hierarchies: Path = Path("/sys/fs/cgroup")
-    """The folder with their limits."""
 
     def memory(self) -> int | None:
         """The bytes of memory that they allow; ``None`` without a limit."""

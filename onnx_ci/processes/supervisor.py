@@ -35,7 +35,6 @@ Work = Callable[..., None]
 """The work of a process. Its arguments are a :data:`Send`, and an inbox if the process has one."""
 
 OUTPUT_LIMIT = 64 * 2**20
-"""The number of bytes that a process may print."""
 WATCH = 0.05
 """Seconds between two checks of the time, memory and output of the processes."""
 CHILDREN_WATCH = 1.0
@@ -61,7 +60,6 @@ class Death:
     message: str
     """What happened to the process: "was killed by SIGSEGV"."""
     log: str
-    """The end of what it printed."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -72,7 +70,6 @@ class Child(abc.ABC):
     folder: Path
     """The folder for its files, which is removed with it."""
     output: IO[bytes]
-    """What it has printed."""
     inherited: int | None = None
     """Bytes of memory that it used when its limits began to count; ``None`` before that."""
     limits: Limits = field(default_factory=Limits)
@@ -80,16 +77,12 @@ class Child(abc.ABC):
     """The time to its deadline when the deadline was set."""
     deadline: float = math.inf
     is_finished: bool = False
-    """Whether its last message has been read."""
     cut_at: float | None = None
     """When it closed its line."""
     _raised: str | None = None
-    """The exception that ended it."""
     _unread: bytearray = field(default_factory=bytearray)
-    """The beginning of a message."""
     _arrived: list[Message] = field(default_factory=list)
     _children_memory: int = 0
-    """Bytes of memory of the processes that it has started."""
     _children_measured_at: float = 0.0
 
     @abc.abstractmethod

@@ -58,7 +58,6 @@ _WRITTEN_BY_US = re.compile(
     rb'|\s*<!doctype html>[^\0]*<meta name="generator" content="onnx-ci">'
     rb"|(?:#[^\n]*\n)*schema = \d+\s+recipe = )"  # a baseline
 )
-"""How the documents begin that onnx-ci writes."""
 
 
 def check_replaceable(path: Path) -> None:

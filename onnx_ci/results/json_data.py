@@ -78,7 +78,6 @@ def _names(kind: Any) -> tuple[str, ...]:
 _TOO_LARGE = 1 << 63
 """Reports divide integers into floating-point numbers, which have a limit."""
 _DEEPEST = 20
-"""The deepest nesting of free-form data."""
 _LONGEST_SHARED = 64
 """The length up to which equal texts are one object: names occur in every cell of a report and in every message."""
 _Reader = Callable[[Any], Any]

@@ -39,7 +39,6 @@ _TABLE = (
 """In the order in which a cell goes through them."""
 
 PHASES = tuple(dict.fromkeys(stage.phase for stage in _TABLE))
-"""The phases, in the same order."""
 
 ACTIVITY = {stage.name: stage.activity for stage in _TABLE if stage.activity}
 """What a process is doing, by the name of the stage that it times."""
