@@ -22,7 +22,7 @@ from onnx_ci.cache.places import Places
 from onnx_ci.cache.snapshot import Snapshot, describe_file, describe_variable, machine
 from onnx_ci.cache.variables import Variables, are_same
 from onnx_ci.cache.watch import ABSENT, FOLDER, ReadSet, Search, entries_of, state_of
-from onnx_ci.config.options import OUTPUTS
+from onnx_ci.config.options import Role, options_with
 from onnx_ci.config.settings import Settings
 from onnx_ci.owners import Owner, owner_of
 
@@ -88,7 +88,7 @@ class Project:
         settings, name_of, root = self._settings, self._places.name, self._places.root
         paths = [os.path.join(self._folder, path) for path in (*settings.weights.values(), *settings.inputs)]  # noqa: PTH118
         named = {name_of(os.path.normpath(file)) for path in paths for file in glob.glob(path, recursive=True)}  # noqa: PTH207
-        written = [path for option in OUTPUTS if (path := getattr(settings, option.field)) is not None]
+        written = [path for option in options_with(Role.OUTPUT) if (path := getattr(settings, option.field)) is not None]
         own = {name_of(os.path.normpath(Path(self._folder, path))) for path in written}
         baselines = name_of(os.path.normpath(Path(root, settings.baseline_folder)))
         ignored = re.compile("|".join(map(_as_pattern, settings.cache_ignore)) or r"(?!)", re.DOTALL)

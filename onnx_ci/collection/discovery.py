@@ -16,8 +16,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-from onnx_ci.collection.importing import import_file
-from onnx_ci.collection.pythonpath import not_on_path
+from onnx_ci.collection.importing import import_file, not_on_path
 from onnx_ci.collection.recipe import FOR_EACH, Declaration, Recipe, declarations
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import (

@@ -261,10 +261,6 @@ def _axes_of(tensor: str, value: Mapping[int, str] | Sequence[int]) -> dict[int,
     return axes
 
 
-def _dynamic_sizes(_: str, value: Mapping[str, Any]) -> dict[str, DeclaredSizes]:
-    return {axis: sizes_of(axis, sizes) for axis, sizes in value.items()}
-
-
 def _feedback(_: str, value: Mapping[str, str]) -> dict[str, str]:
     example = '{"present": "past"}'
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for pair in value.items() for name in pair):
@@ -293,10 +289,6 @@ def _domains(_: str, value: Any) -> dict[str, Domain]:
 
 def _items(value: Any) -> list[Any]:
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-
-
-def _expect(_: str, value: Mapping[object, object]) -> dict[CellPattern, tuple[Expectation, ...]]:
-    return {_where(key): _expectations(failures) for key, failures in value.items()}
 
 
 def _where(key: object) -> CellPattern:
@@ -366,7 +358,9 @@ class RecipeFields:
     weights: Literal["seeded", "trained"] | None = keyword(_WEIGHTS, default=None)
     tf32: bool = keyword(_unchanged, default=False)
     all_on_device: bool = keyword(_unchanged, default=False)
-    dynamic_sizes: Mapping[str, DeclaredSizes] = keyword(_dynamic_sizes, default={})
+    dynamic_sizes: Mapping[str, DeclaredSizes] = keyword(
+        lambda _, value: {axis: sizes_of(axis, sizes) for axis, sizes in value.items()}, default={}
+    )
     feedback: Mapping[str, str] = keyword(_feedback, default={})
     steps: int | None = keyword(_STEPS, default=None)
     step_inputs: StepInputs | None = keyword(_STEP_INPUTS, default=None)
@@ -379,7 +373,9 @@ class RecipeFields:
     max_ir_version: int | None = keyword(_IR_VERSION, default=None)
     static: bool | None = keyword(_SWITCH, default=None)
     external_data: bool | None = keyword(_SWITCH, default=None)
-    expect: Mapping[CellPattern, tuple[Expectation, ...]] = keyword(_expect, default={}, adds_up=True)
+    expect: Mapping[CellPattern, tuple[Expectation, ...]] = keyword(
+        lambda _, value: {_where(key): _expectations(failures) for key, failures in value.items()}, default={}, adds_up=True
+    )
     tags: tuple[str, ...] = keyword(_names, default=(), adds_up=True)
     manual: str = keyword(_REASON, default="")
     allow: tuple[str, ...] = keyword(_allowed, default=(), adds_up=True)

@@ -17,7 +17,7 @@ from onnx_ci.opsets import default_exporter, format_opsets
 from onnx_ci.results.records import Cell, SettingSource, SettingValue
 from onnx_ci.results.run_report import RunReport
 
-NARROWING = frozenset(option.name for option in options_with(Role.MATRIX, Role.SELECTION, Role.FILES))
+NARROWING = frozenset(option.name for option in options_with(Role.MATRIX, Role.SELECTION, Role.FILES, Role.CACHE, Role.OUTPUT))
 """Settings for which cells run and where files go, not for how a cell is judged."""
 
 OF_ONE_CELL = options_with(Role.VERDICT, Role.EXECUTION)

@@ -94,4 +94,6 @@ def _schema() -> Schema:
     }
 
 
-RULE_SEVERITIES = Kind(parse=_parse, schema=_schema(), show=lambda entries: ",".join(map(str, entries)))
+RULE_SEVERITIES = Kind(
+    parse=_parse, schema=_schema(), show=lambda entries: ",".join(map(str, entries)), metavar="RULE=SEVERITY"
+)

@@ -199,18 +199,9 @@ def _of_flags(flags: Mapping[str, object], given_by: SettingSource) -> Iterator[
     for option in FLAGS:
         value = flags.get(option.field)
         if value is not None:
-            yield _Entry(option, value, Origin(source=given_by, given_as=_flag(option, given_by)))
-
-
-def _flag(option: Option, given_by: SettingSource) -> str:
-    """The option as a front-end writes it."""
-    match given_by:
-        case SettingSource.PYTHON:
-            return f"{option.field}="
-        case SettingSource.PYTEST:
-            return f"--onnx-{option.name}"
-        case _:
-            return f"--{option.name}"
+            in_python, prefix = given_by is SettingSource.PYTHON, "onnx-" if given_by is SettingSource.PYTEST else ""
+            flag = f"{option.field}=" if in_python else f"--{prefix}{option.name}"
+            yield _Entry(option, value, Origin(source=given_by, given_as=flag))
 
 
 def _table(root: Path) -> tuple[Mapping[str, object], str]:

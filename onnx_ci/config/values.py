@@ -31,6 +31,8 @@ class Kind(Generic[Value]):
     """The TOML values that ``parse`` accepts, as JSON Schema."""
     show: Callable[[Value], str] = str
     """Formats the value as for a flag; the inverse of ``parse``."""
+    metavar: str = ""
+    """What help shows in the place of such a value, unless the option says something else."""
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
@@ -56,6 +58,7 @@ WORDS = Kind(
         "contains": {"pattern": r"\S"},
     },
     show=",".join,
+    metavar="LIST",
 )
 
 
@@ -79,7 +82,7 @@ def some_of(what: str, choices: Collection[str], pattern: str) -> Kind[tuple[str
                 raise ValueError(f"unknown {what} {word!r}; use {', '.join(choices)}{did_you_mean(word, choices)}")
         return words
 
-    return Kind(parse=parse, schema=list_schema(pattern), show=",".join)
+    return Kind(parse=parse, schema=list_schema(pattern), show=",".join, metavar="LIST")
 
 
 def one_of(choices: Sequence[str]) -> Kind[str]:
@@ -138,7 +141,7 @@ def _count(value: object) -> int:
     return count
 
 
-COUNT = Kind(parse=_count, schema={"type": ["integer", "string"], "minimum": 1, "pattern": r"^\s*\+?[\d_]+\s*$"})
+COUNT = Kind(parse=_count, schema={"type": ["integer", "string"], "minimum": 1, "pattern": r"^\s*\+?[\d_]+\s*$"}, metavar="N")
 
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _LARGEST_SIZE = 1e12
@@ -162,6 +165,7 @@ MEMORY_SIZE = Kind(
     parse=_size,
     schema={"type": "string", "pattern": rf"^\s*{_SIZE.pattern}\s*$"},
     show=_show_size,
+    metavar="SIZE",
 )
 
 # --- switches, paths --------------------------------------------------------------------------------------------------
@@ -186,7 +190,7 @@ def _path(value: object) -> Path:
     return Path(value)
 
 
-PATH = Kind(parse=_path, schema={"type": "string", "minLength": 1})
+PATH = Kind(parse=_path, schema={"type": "string", "minLength": 1}, metavar="PATH")
 
 
 def _paths(value: object) -> tuple[str, ...]:
@@ -197,13 +201,14 @@ def _paths(value: object) -> tuple[str, ...]:
     return words_in(value)
 
 
-PATHS = Kind(parse=_paths, schema=WORDS.schema, show=",".join)
+PATHS = Kind(parse=_paths, schema=WORDS.schema, show=",".join, metavar="FILES")
 
 OFF, AUDIT = "off", "audit"
 FOLDER_OR_OFF = Kind(
     parse=lambda value: None if value == OFF else _path(value),
     schema=PATH.schema,
     show=lambda folder: OFF if folder is None else str(folder),
+    metavar="DIR",
 )
 
 # --- opsets, devices, weights, shards -----------------------------------------------------------------------------------
@@ -216,7 +221,7 @@ def _opsets_schema() -> Schema:
     return {"type": ["integer", "string", "array"], **limits, "minItems": 1, "items": items}
 
 
-OPSETS = Kind(parse=parse_opsets, schema=_opsets_schema(), show=format_opsets)
+OPSETS = Kind(parse=parse_opsets, schema=_opsets_schema(), show=format_opsets, metavar="SPEC")
 
 DEVICE_TYPES = ("cpu", "cuda")
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
@@ -230,7 +235,10 @@ def parse_device(device: str) -> str:
 
 
 DEVICES = Kind(
-    parse=lambda value: tuple(map(parse_device, words_in(value))), schema=list_schema(_DEVICE.pattern), show=",".join
+    parse=lambda value: tuple(map(parse_device, words_in(value))),
+    schema=list_schema(_DEVICE.pattern),
+    show=",".join,
+    metavar="LIST",
 )
 
 
@@ -252,6 +260,7 @@ WEIGHTS = Kind(
     parse=_weights,
     schema={**WORDS.schema, "type": ["string", "array", "object"], "additionalProperties": {"type": "string"}},
     show=lambda weights: ",".join(text if name == EVERY_RECIPE else f"{name}={text}" for name, text in weights.items()),
+    metavar="NAME=WEIGHTS",
 )
 
 
@@ -284,7 +293,7 @@ def parse_shard(spec: object) -> Shard:
     return Shard(index=index, count=count)
 
 
-SHARD = Kind(parse=parse_shard, schema={"type": "string", "pattern": r"^\s*\d+\s*/\s*\d+\s*$"})
+SHARD = Kind(parse=parse_shard, schema={"type": "string", "pattern": r"^\s*\d+\s*/\s*\d+\s*$"}, metavar="N/M")
 
 # --- processes ----------------------------------------------------------------------------------------------------------
 
@@ -301,15 +310,9 @@ def _isolation(value: object) -> str:
     return isolation
 
 
-ISOLATION = Kind(parse=_isolation, schema=_ISOLATION.schema)
-
-# --- effort ---------------------------------------------------------------------------------------------------------------
-
-EFFORTS = ("quick", "full")
+ISOLATION = Kind(parse=_isolation, schema=_ISOLATION.schema, metavar="KIND")
 
 # --- baselines ----------------------------------------------------------------------------------------------------------
-
-BASELINE_MODES = ("off", "check", "update")
 
 BASELINE_LIMITS: Mapping[str, float] = MappingProxyType(
     {"counts": 0.0, "size": 0.05, "drift": 4.0, "noise": 32.0, "values": 64.0, "observability": 0.1}
@@ -346,6 +349,7 @@ LIMITS = Kind(
     show=lambda limits: ",".join(
         f"{name}={_show_number(limit)}" for name, limit in limits.items() if limit != BASELINE_LIMITS[name]
     ),
+    metavar="NAME=NUMBER",
 )
 
 # --- keywords of recipes ------------------------------------------------------------------------------------------------

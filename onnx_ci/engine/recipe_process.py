@@ -16,7 +16,7 @@ from pathlib import Path
 
 from onnx_ci.cache.watch import seen, watch
 from onnx_ci.collection.discovery import Catalogue
-from onnx_ci.collection.pythonpath import add_pythonpath
+from onnx_ci.collection.importing import add_pythonpath
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.events import FileImported, LibrariesImported, WorkRequested, message_of

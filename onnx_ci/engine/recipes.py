@@ -26,7 +26,7 @@ from onnx_ci.collection.discovery import (
     relative_source,
     used_twice,
 )
-from onnx_ci.collection.pythonpath import add_pythonpath
+from onnx_ci.collection.importing import add_pythonpath
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import TABLE, Settings, own_configuration
 from onnx_ci.engine.deaths import problem_of_death

@@ -103,16 +103,8 @@ class Cell:
         match = _CELL_ID.fullmatch(id)
         if match is None:
             return None
-        opset = int(match["opset"])
-        return cls(
-            source=match["source"],
-            recipe=match["recipe"],
-            exporter=match["exporter"] or default_exporter(opset),
-            opset=opset,
-            device=match["device"],
-            graph_pass=match["graph_pass"],
-            environment=match["environment"],
-        )
+        fields: dict[str, Any] = {**match.groupdict(), "opset": int(match["opset"])}
+        return cls(**{**fields, "exporter": fields["exporter"] or default_exporter(fields["opset"])})
 
 
 def format_versions(environment: str) -> str:
