@@ -145,7 +145,10 @@ def describe_exception(error: BaseException) -> str:
 def describe_place(error: BaseException) -> str:
     """``" (onnx_recipes.py, line 4)"``: the place that :func:`place_of` finds, or an empty text."""
     place = place_of(error)
-    return "" if place is None else f" ({_relative(place[0])}, line {place[1]})"
+    if place is None:
+        return ""
+    file, folder = Path(place[0]), working_directory()
+    return f" ({file.relative_to(folder) if file.is_relative_to(folder) else file}, line {place[1]})"
 
 
 def place_of(error: BaseException) -> tuple[str, int] | None:
@@ -159,9 +162,3 @@ def place_of(error: BaseException) -> tuple[str, int] | None:
     owners = [owner_of(filename) for filename, _ in frames]
     owner = next((owner for owner in (Owner.PROJECT, Owner.LIBRARY) if owner in owners), None)
     return None if owner is None else frames[owners.index(owner)]
-
-
-def _relative(filename: str) -> str:
-    path = Path(filename)
-    folder = working_directory()
-    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)

@@ -100,6 +100,8 @@ def machine(places: Places, folder: str, path: Iterable[str]) -> dict[str, str]:
     names = (name for name in dir(sys.flags) if not name.startswith(("_", "n_")) and name not in ("count", "index"))
     set_flags = [f"{name}={value}" for name in names if (value := int(getattr(sys.flags, name)))]
     flags = [*set_flags, *sys.warnoptions, *sorted(f"{name}={value}" for name, value in sys._xoptions.items())]
+    features = next(_lines(Path("/proc/cpuinfo"), ("flags", "Features")), "")
+    gpus = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
     facts = {
         "Python": platform.python_version(),
         "Python's build": sys.version.partition(" ")[2],
@@ -109,27 +111,14 @@ def machine(places: Places, folder: str, path: Iterable[str]) -> dict[str, str]:
         "sys.path": ":".join(places.normalized(place) for place in dict.fromkeys(path)),
         "the current directory": places.name(folder),
         "the time zone": _time_zone(Path("/etc/localtime")),
-        "the processor's features": _processor_features(Path("/proc/cpuinfo")),
+        "the processor's features": " ".join(sorted(_FEATURES.intersection(features.partition(":")[2].split()))),
         "the GPU's driver": "".join(_lines(Path("/proc/driver/nvidia/version"), "NVRM version")),
-        "the GPUs": ", ".join(_gpus(Path("/proc/driver/nvidia/gpus"))),
+        "the GPUs": ", ".join(line.partition(":")[2].strip() for gpu in gpus for line in _lines(gpu, "Model")),
     }
     return {name: text for name, text in facts.items() if text}
 
 
-def _processor_features(file: Path) -> str:
-    for name in ("flags", "Features"):
-        for line in _lines(file, name):
-            return " ".join(sorted(_FEATURES.intersection(line.partition(":")[2].split())))
-    return ""
-
-
-def _gpus(folder: Path) -> Iterator[str]:
-    with contextlib.suppress(OSError):
-        for gpu in sorted(folder.iterdir()):
-            yield from (line.partition(":")[2].strip() for line in _lines(gpu / "information", "Model"))
-
-
-def _lines(file: Path, start: str) -> Iterator[str]:
+def _lines(file: Path, start: str | tuple[str, ...]) -> Iterator[str]:
     with contextlib.suppress(OSError):
         yield from (line for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if line.startswith(start))
 

@@ -190,12 +190,9 @@ def axes_of_file(labels: Iterable[str]) -> dict[str, AxisSize]:
     and any other name is a variable.
     """
     sizes = {label: axis_size_of_file(label) for label in labels}
-    variables = {axis.text for axis in sizes.values() if axis.is_name}
-    undetermined = [axis for axis in sizes.values() if not axis.is_name]
-    while determined := [axis for axis in undetermined if _is_determined(axis, variables)]:
-        variables |= {name for axis in determined for name in axis.names}
-        undetermined = [axis for axis in undetermined if axis not in determined]
-    return {label: _plain(label) if axis in undetermined else axis for label, axis in sizes.items()}
+    sample = {name: _SAMPLE for axis in sizes.values() for name in axis.names}
+    variables = solve((axis, size) for axis in sizes.values() if (size := axis.at(sample)) is not None).keys()
+    return {label: axis if variables >= set(axis.names) else _plain(label) for label, axis in sizes.items()}
 
 
 def axis_size_of_file(label: str) -> AxisSize:
@@ -209,12 +206,6 @@ def axis_size_of_file(label: str) -> AxisSize:
 def is_same_axis(first: str, second: str) -> bool:
     """Whether two names of axes are equal, or expressions of the same size, such as ``past + 1`` and ``1 + past``."""
     return first == second or axis_size_of_file(first).is_same(axis_size_of_file(second))
-
-
-def _is_determined(axis: AxisSize, variables: set[str]) -> bool:
-    """Whether all variables of an axis are among ``variables``, or the only other one follows from the axis."""
-    unknown = [name for name in axis.names if name not in variables]
-    return not unknown or (len(unknown) == 1 and axis.determines(unknown[0], dict.fromkeys(axis.names, _SAMPLE)))
 
 
 # --- the sizes that an axis can have ----------------------------------------------------------------------------------

@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
@@ -28,7 +26,7 @@ from onnx_ci.errors import (
     place_of,
     working_directory,
 )
-from onnx_ci.owners import Owner, owner_of
+from onnx_ci.owners import Owner, owner_of, spec_of
 from onnx_ci.processes.signals import no_forks_leave
 from onnx_ci.results.records import Problem
 
@@ -192,31 +190,12 @@ def package_folders(settings: Settings) -> list[Path]:
     """Where the settings' packages are installed. Raises ``ConfigurationError`` if one is not."""
     folders: list[Path] = []
     for package in settings.packages:
-        spec = _find_spec(package)
+        spec = spec_of(package)
         if spec is None or (spec.origin is None and not spec.submodule_search_locations):
             raise ConfigurationError(f"{settings.origins['packages']}: the package {package!r} is not installed")
         locations = spec.submodule_search_locations or [str(spec.origin)]
         folders.extend(Path(location).resolve() for location in locations)
     return folders
-
-
-def _find_spec(name: str) -> ModuleSpec | None:
-    """Like :func:`importlib.util.find_spec`, but without importing the module's parent packages."""
-    if name in sys.modules:
-        return sys.modules[name].__spec__
-    parent = name.rpartition(".")[0]
-    parent_spec = _find_spec(parent) if parent else None
-    if parent and (parent_spec is None or parent_spec.submodule_search_locations is None):
-        return None
-    path = parent_spec.submodule_search_locations if parent_spec else None
-    for finder in sys.meta_path:
-        try:
-            spec = finder.find_spec(name, path)
-        except KeyError:  # the spec of a namespace package looks up its parent package
-            spec = PathFinder.find_spec(name.rpartition(".")[2], path)
-        if spec is not None:
-            return spec
-    return None
 
 
 def relative_source(path: Path, root: Path) -> str:

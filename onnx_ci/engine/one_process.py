@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from onnx_ci.engine.cell import CellContext, Preparation, prepare_cells, run_cell
 from onnx_ci.engine.events import CellFinished, Emit, to_nobody
@@ -17,7 +17,7 @@ from onnx_ci.pipeline.run.runtime import Runtime
 from onnx_ci.results.records import CellEvidence
 
 
-class Engine:
+class Engine(contextlib.AbstractContextManager["Engine"]):
     """Runs cells one by one; a context manager that releases what cells share.
 
     Consecutive cells of one recipe and device share their preparation. Each export gets a fresh copy of the model.
@@ -38,10 +38,7 @@ class Engine:
             runtimes=runtimes,
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -1,8 +1,4 @@
-"""The recipes of a run, as the process that decides has them: what they declare, and where something can be done with them.
-
-That process imports no recipe file, unless the settings disable isolation. Recipes can also be given as objects; what is done
-with them is done in forks of this process.
-"""
+"""The recipes of a run, as the process that decides has them: what they declare, and where something can be done with them."""
 
 from __future__ import annotations
 
@@ -13,8 +9,7 @@ import os
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from onnx_ci.cache.verdicts import VerdictCache
 from onnx_ci.collection.discovery import (
@@ -45,7 +40,7 @@ from onnx_ci.text import listed_shortly
 _Key = TypeVar("_Key")
 
 
-class Recipes:
+class Recipes(contextlib.AbstractContextManager["Recipes"]):
     """The recipes of a run, by name, and what is wrong with recipe files; a context manager that ends their processes.
 
     Args:
@@ -70,10 +65,7 @@ class Recipes:
         self._catalogue = Catalogue(settings)
         """The recipe files that this process imports, without isolation."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -3,20 +3,19 @@
 A *worker* (:mod:`onnx_ci.engine.worker`) is started for each recipe and device. It builds the model and computes the references
 once. Where processes are forked, it then forks one for each of its cells: a cell finds everything in memory, copied on write,
 and leaves nothing behind. Elsewhere its cells run in it, one after another, as does a cell that shares its preparation with no
-other. This process supervises the workers, and they supervise their forks, so that a process that crashes, hangs or exhausts
-memory becomes a finding of its cell.
+other.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -99,7 +98,7 @@ class _Worker:
         return max(allowed, default=None)
 
 
-class IsolatedEngine:
+class IsolatedEngine(contextlib.AbstractContextManager["IsolatedEngine"]):
     """Runs cells like :class:`~onnx_ci.engine.one_process.Engine`, but each in its own process, several at once.
 
     Args:
@@ -122,10 +121,7 @@ class IsolatedEngine:
         self._finished: list[CellFinished] = []
         """Those that :meth:`events` has not yielded yet."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

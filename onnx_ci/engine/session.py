@@ -1,8 +1,4 @@
-"""One run, whichever front-end starts it: planned cells in, events out, a report at the end.
-
-The front-ends only show what happens. Importing this module does not import torch; the engine is created when the first cell
-runs.
-"""
+"""One run, whichever front-end starts it: planned cells in, events out, a report at the end."""
 
 from __future__ import annotations
 
@@ -12,8 +8,8 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
 
 from onnx_ci.baseline.check import Baselines
 from onnx_ci.cache.verdicts import CHECKED, VerdictCache
@@ -45,7 +41,7 @@ _Entry = TypeVar("_Entry", Problem, Exclusion)
 _BASELINE_RULES = frozenset(rule.id for rule in RULES.values() if rule.phase == "baseline")
 
 
-class Session:
+class Session(contextlib.AbstractContextManager["Session"]):
     """A run from its settings to its report; a context manager that writes the report even if the block raises.
 
     Args:
@@ -106,10 +102,7 @@ class Session:
         if is_reporting:
             self._endings.enter_context(endings_as_interrupts())
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.finish()
 
     # --- planning

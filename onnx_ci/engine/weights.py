@@ -64,18 +64,13 @@ def recipes_to_export(
         except SkippedByRecipeError:  # it did not skip the first time, and what is known since counts
             return [prepared], []
         return [with_own_weights, prepared], []
-    if _hides_modules(task, prepared):
+    is_trained = bool(prepared.model.pristine.loaded_with) if task.is_trained is None else task.is_trained
+    if is_trained and prepared.hides_modules:
         with contextlib.suppress(PrepareError, SkippedByRecipeError):
             probed = shared.prepared(task, Weights.PROBE, timings)
             if probed.model.has_probe_weights:
                 return [prepared, probed], []
     return [prepared], []
-
-
-def _hides_modules(task: CellTask, prepared: Prepared) -> bool:
-    """Whether the model has trained weights with which some modules do not show, and probe weights may show them."""
-    is_trained = bool(prepared.model.pristine.loaded_with) if task.is_trained is None else task.is_trained
-    return is_trained and prepared.hides_modules
 
 
 def disagreements(own: Trial, probed: Trial) -> Iterator[Finding]:

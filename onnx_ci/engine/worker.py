@@ -1,8 +1,4 @@
-"""In a worker: a process that prepares one recipe and runs its cells, each in a fork of it or one after another.
-
-The process that decides starts workers (:mod:`onnx_ci.engine.scheduler`) and sends them jobs (:mod:`onnx_ci.engine.messages`).
-They send it events (:mod:`onnx_ci.engine.events`).
-"""
+"""In a worker: a process that prepares one recipe and runs its cells, each in a fork of it or one after another."""
 
 from __future__ import annotations
 

@@ -99,39 +99,34 @@ def _settled(
     strict: bool = False,
     severities: Severities = _NONE,
 ) -> list[Finding]:
-    """The findings that are not ignored, with their severities for the verdict, each fault once."""
-    settled = []
-    for finding in findings:
-        severity = _severity(finding, allow=allow, expected=expected, strict=strict, severities=severities)
-        if severity is not None:
-            settled.append(dataclasses.replace(finding, severity=severity))
-    return deduplicated(settled)
-
-
-def _severity(
-    finding: Finding, *, allow: Collection[str], expected: Collection[str], strict: bool, severities: Severities
-) -> Severity | None:
-    """The severity of a finding for the verdict; ``None`` if it is ignored.
+    """The findings that are not ignored, with their severities for the verdict, each fault once.
 
     The recipe takes precedence over the project, and the project over ``strict``. A project can only raise the severity of a
     rule that is expected or cannot be allowed. A kind of change since the baseline has the severity that the project declares
     for it, and ``strict`` raises none.
     """
-    is_expected = finding.rule in expected
-    can_be_allowed = finding.rule in RULES and RULES[finding.rule].can_be_allowed
-    declared = severities.get(finding.rule)
-    can_be_lowered = can_be_allowed and not is_expected
-    kind = f"baseline-{finding.baseline_change}"  # the check of the baseline has applied its severity
-    is_declared = finding.rule in severities and kind not in severities and (declared is Severity.ERROR or can_be_lowered)
-    if is_declared and declared is None:
-        return None
-    if can_be_allowed and finding.rule in allow:
-        return Severity.NOTE
-    if is_declared:
-        return declared
-    if strict and finding.baseline_change is None:
-        return Severity.ERROR
-    return Severity.ERROR if is_expected and finding.severity is Severity.WARNING else finding.severity
+
+    def severity_of(finding: Finding) -> Severity | None:
+        is_expected = finding.rule in expected
+        can_be_allowed = finding.rule in RULES and RULES[finding.rule].can_be_allowed
+        declared = severities.get(finding.rule)
+        can_be_lowered = can_be_allowed and not is_expected
+        kind = f"baseline-{finding.baseline_change}"  # the check of the baseline has applied its severity
+        is_declared = finding.rule in severities and kind not in severities and (declared is Severity.ERROR or can_be_lowered)
+        if is_declared and declared is None:
+            return None
+        if can_be_allowed and finding.rule in allow:
+            return Severity.NOTE
+        if is_declared:
+            return declared
+        if strict and finding.baseline_change is None:
+            return Severity.ERROR
+        return Severity.ERROR if is_expected and finding.severity is Severity.WARNING else finding.severity
+
+    settled = ((finding, severity_of(finding)) for finding in findings)
+    return deduplicated(
+        dataclasses.replace(finding, severity=severity) for finding, severity in settled if severity is not None
+    )
 
 
 def with_severities(findings: Iterable[Finding], severities: Severities) -> list[Finding]:
