@@ -34,7 +34,6 @@ from onnx_ci.results.records import Cell, CellResult, SettingSource
 from onnx_ci.results.run_report import RunReport
 
 Words = str | Iterable[str]
-
 Paths = str | Path | Iterable[str | Path]
 """A path, a list of paths, or a string of paths separated by commas."""
 

@@ -12,25 +12,18 @@ from collections.abc import Iterable, Mapping, Sequence
 
 OF_TORCH = ("torchscript", "dynamo")
 """The two exporters behind ``torch.onnx.export``: ``dynamo=False`` and ``dynamo=True``."""
-
 UNOPTIMIZED: Mapping[str, Mapping[str, bool]] = {"torchscript": {"do_constant_folding": False}, "dynamo": {"optimize": False}}
 """The option that makes each of them write the graph as it was captured."""
-
 CUSTOM = "custom"
 """The exporter that is a recipe's own function, ``@recipe(export=...)``. A recipe without one has no such cells."""
-
 DEFAULT_OPSETS = tuple(range(9, 18))
 """The opsets at which a recipe is exported if neither the recipe nor the settings specify any."""
-
 FIRST_DYNAMO_OPSET = 18
 """The dynamo exporter targets opset 18 and only *tries* to convert to lower ones, so TorchScript is the default there."""
-
 HIGHEST_PLAUSIBLE_OPSET = 99
 """Far above any published opset. A larger number is a typo, such as ``9-170``."""
-
 OPEN_END = HIGHEST_PLAUSIBLE_OPSET + 1
 """The last number of a range without an end. It is not an opset."""
-
 _PART = re.compile(r"(\d+)(?:\s*(-)\s*(\d+)?)?")
 
 

@@ -22,7 +22,6 @@ LIBRARIES = frozenset(
     {"torch", "torchvision", "functorch", "torchgen", "onnx", "onnxruntime", "onnxscript", "onnx_ir", "numpy", "onnx_ci"}
 )
 """Packages that are never part of a project. They count by version and, if used from a checkout, also by their files."""
-
 _TOOLCHAIN = ("torch", "onnx", "onnx_ir", "onnxscript", "onnx_ci")
 _OF_PACKAGES = frozenset({"site-packages", "dist-packages"})
 """Names of folders with installed packages. An environment can use such a folder of another one without listing it."""

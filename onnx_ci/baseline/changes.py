@@ -17,16 +17,12 @@ from onnx_ci.text import count
 
 Limits = Mapping[str, float]
 """By the names of :data:`onnx_ci.config.values.BASELINE_LIMITS`."""
-
 SMALL_DRIFT = 2.0
 """Drifts up to this count as equal: they vary that much from machine to machine."""
-
 SAME_TENSORS = 4e-6
 """The largest difference between projections of the same tensors, as a share of their norm: thirty float32 rounding errors."""
-
 _ROUNDING = 2**-24
 """The relative rounding error of float32, below which the tolerance of inexact values never falls."""
-
 _STATISTICS = ("least", "mean", "largest", "spread")
 
 

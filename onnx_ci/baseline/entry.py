@@ -14,10 +14,8 @@ Line = tuple[str, ...]
 """The path of a fact: ``("operators", "Conv")``."""
 Entry = Mapping[Line, Any]
 """All facts of a cell: numbers, strings, lists of either, and inputs and outputs as :class:`DeclaredValue`."""
-
 AS_ASKED = "as asked"
 """The opset of a file whose opset is that of its cell."""
-
 KINDS: Mapping[str, tuple[int, Any]] = {
     "opset": (1, (int, str)),
     "ir-version": (1, int),
@@ -38,10 +36,8 @@ KINDS: Mapping[str, tuple[int, Any]] = {
 }
 """For each kind of fact, in order: the length of its path and the type of its values. A dictionary gives types by the last part
 of the path; the other values are numbers."""
-
 _REQUIRED = ("opset", "ir-version", "inputs", "outputs", "initializers", "initializer-bytes", "file-bytes")
 _SKETCH = tuple(field.name for field in dataclasses.fields(TensorSketch))
-
 _PACKAGES = tuple(name for name in RECORDED if name not in ("onnxruntime-gpu", "numpy", "pytest"))
 """Packages whose versions can affect the file or its outputs. Both wheels of ONNX Runtime are recorded as ``onnxruntime``."""
 

@@ -27,7 +27,6 @@ from onnx_ci.results.records import Cell, DeclaredValue
 
 SCHEMA = 1
 """The version of the format, incremented when readers of the old format would misread it."""
-
 _END = "# the end"
 """The last line. A truncated file may be valid TOML, but does not end with it."""
 HEAD = "# The accepted baseline of a recipe, written by `onnx-ci baseline update`. Review every change to it."

@@ -19,7 +19,6 @@ from onnx_ci.errors import RecipeError
 LONGEST = 2**31
 _SAMPLE = 5
 """A size by which it is tried whether one size follows from another."""
-
 _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,

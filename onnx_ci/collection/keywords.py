@@ -29,19 +29,14 @@ from onnx_ci.results.verdict import Expectation
 
 Limit = float | Mapping[str, float] | None
 """A limit for every output, or limits by output name or data type; ``None`` for the settings' limit."""
-
 StepInputs = Callable[[int, Mapping[str, Any]], Mapping[str, Any]]
 """A function from the number of a step and its inputs by name to those inputs that depend on the step; all are tensors."""
-
 InputsOfRecipe = str | PathLike[str] | Mapping[str, Domain | Draw | Strategy]
 """A file with inputs, or the domains of inputs by name."""
-
 ExportFunction = Callable[[Any, tuple[Any, ...], dict[str, Any], int, Path], Any]
 """A function of the model, its ``args`` and ``kwargs``, an opset and the path of the file to write."""
-
 RunFiles = Callable[..., Any]
 """A function of the files by name and the arguments of the model's ``forward``, which returns what ``forward`` returns."""
-
 Parsed = TypeVar("Parsed")
 Default = TypeVar("Default")
 Parser = Callable[[str, Any], Parsed]

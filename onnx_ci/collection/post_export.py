@@ -15,10 +15,8 @@ from onnx_ci.plugins import PASSES
 
 LossyType = Literal["float16", "int8"]
 """What a lossy pass rounds to."""
-
 EXPORT = "export"
 """Stands for the exporter's own file where passes are named."""
-
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 
 

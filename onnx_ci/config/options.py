@@ -45,7 +45,6 @@ from onnx_ci.config.values import (
 from onnx_ci.results.rules import BASELINE_CHANGES
 
 ENVIRONMENT_PREFIX = "ONNX_CI_"
-
 Value = TypeVar("Value")
 Default = TypeVar("Default")
 
@@ -367,8 +366,6 @@ class SettingsTable:
 
 OPTIONS = tuple(Option(name=entry.name.replace("_", "-"), **entry.metadata) for entry in dataclasses.fields(SettingsTable))
 """Every setting, in the order of the table."""
-
-
 FLAGS = tuple(option for option in OPTIONS if option.has_flag)
 """Those that a flag, an environment variable and Python can set."""
 

@@ -19,12 +19,9 @@ from onnx_ci.results.run_report import RunReport
 
 NARROWING = frozenset(option.name for option in options_with(Role.MATRIX, Role.SELECTION, Role.FILES, Role.CACHE, Role.OUTPUT))
 """Settings for which cells run and where files go, not for how a cell is judged."""
-
 OF_ONE_CELL = options_with(Role.VERDICT, Role.EXECUTION)
-
 _REPEATED = (Role.DISCOVERY, Role.VERDICT, Role.BASELINE, Role.EXECUTION)
 """The roles of the options that a command repeats if it names its cells."""
-
 ShownSettings = Mapping[str, SettingValue]
 
 

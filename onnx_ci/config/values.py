@@ -16,7 +16,6 @@ from onnx_ci.opsets import HIGHEST_PLAUSIBLE_OPSET, format_opsets, parse_opsets
 
 Schema = Mapping[str, Any]
 Value = TypeVar("Value")
-
 EVERY_RECIPE = "*"
 """Stands for every recipe where a setting has values by the names of recipes."""
 
@@ -142,7 +141,6 @@ def _count(value: object) -> int:
 
 
 COUNT = Kind(parse=_count, schema={"type": ["integer", "string"], "minimum": 1, "pattern": r"^\s*\+?[\d_]+\s*$"}, metavar="N")
-
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _LARGEST_SIZE = 1e12
 """In any unit; more than any machine has."""
@@ -202,7 +200,6 @@ def _paths(value: object) -> tuple[str, ...]:
 
 
 PATHS = Kind(parse=_paths, schema=WORDS.schema, show=",".join, metavar="FILES")
-
 OFF, AUDIT = "off", "audit"
 FOLDER_OR_OFF = Kind(
     parse=lambda value: None if value == OFF else _path(value),
@@ -222,7 +219,6 @@ def _opsets_schema() -> Schema:
 
 
 OPSETS = Kind(parse=parse_opsets, schema=_opsets_schema(), show=format_opsets, metavar="SPEC")
-
 DEVICE_TYPES = ("cpu", "cuda")
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 

@@ -130,7 +130,6 @@ Event = (
     | CellsCollected
 )
 Emit = Callable[[Event], None]
-
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Event)}
 
 

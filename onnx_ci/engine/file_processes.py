@@ -39,7 +39,6 @@ from onnx_ci.text import without_commands
 
 News = tuple[object, Message | Death]
 """The key of a process, and what it sends, or how it ended."""
-
 _MOST_FILES = 16
 """How many processes of recipe files may wait for something to do. Each keeps what its file has imported in memory. If there
 are more, the file of the oldest is imported again when it is needed."""

@@ -18,7 +18,6 @@ from onnx_ci.owners import Owner, owner_of
 
 Libraries = tuple[tuple[str, tuple[str, ...]], ...]
 """Modules, each with the names that are imported from it."""
-
 _DYNAMO = re.compile(rb"""dynamo|opsets[^\n]*?\b(1[89]|[2-9]\d)\b|opsets[^\n]*?\d-["']""")
 """Matches recipe files that are likely to have cells of that exporter."""
 _MOST_FILES = 300

@@ -33,7 +33,6 @@ _STANDARD_ERROR = 2
 _recipes: dict[str, Recipe] = {}
 """The recipes of the file that this process has imported, by name."""
 _problems: list[Problem] = []
-
 RecipeWork = Callable[..., None]
 """What is done with a recipe: called with it, a function to send messages and, if it has one, an inbox."""
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from onnx_ci.pipeline.export.exporter import Artifact
 
 _Entry = TypeVar("_Entry", Problem, Exclusion)
-
 _BASELINE_RULES = frozenset(rule.id for rule in RULES.values() if rule.phase == "baseline")
 
 

@@ -12,7 +12,6 @@ from onnx_ci.plugins import RUNTIMES, plugin_versions, version_in_name
 
 RUNTIME_DISTRIBUTIONS = RUNTIMES.distributions["onnxruntime"]
 """The two wheels that provide the package ``onnxruntime``; installed together, they overwrite each other's files."""
-
 _OF_RUNTIMES = tuple(name for names in RUNTIMES.distributions.values() for name in names)
 RECORDED = ("onnx-ci", "torch", "torchvision", "onnx", *_OF_RUNTIMES, "onnxscript", "numpy", "pytest")
 

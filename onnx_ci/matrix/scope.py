@@ -22,7 +22,6 @@ from onnx_ci.results.records import Cell, Exclusion, Problem, SettingSource
 from onnx_ci.results.verdict import Expectation
 
 T = TypeVar("T")
-
 DEFAULT_RUNTIMES = ("onnxruntime",)
 _MANUAL = "unless requested by file, --select or --tags"
 

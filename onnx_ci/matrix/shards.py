@@ -23,7 +23,6 @@ from onnx_ci.results.stages import SHARED_STAGES
 
 _UNEVEN = 1.1
 """A part above this multiple of a fair part is too large. It gives cells away, even if a recipe is then prepared twice."""
-
 _Key = TypeVar("_Key")
 _Group = tuple[str, str, str]
 """The cells of one recipe on one device: its file, its name and the device."""

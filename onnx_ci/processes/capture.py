@@ -21,10 +21,8 @@ from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.stages import ACTIVITY
 
 LIMIT = 20_000
-
 _MOST_ALIKE = 16
 """How many of the same warnings about one line are kept: several lines of a project may lead to one of a library."""
-
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 """Terminal colours, which torch writes into messages even without a terminal."""
 

@@ -33,7 +33,6 @@ Message = Mapping[str, Any]
 Send = Callable[[Message], None]
 Work = Callable[..., None]
 """The work of a process. Its arguments are a :data:`Send`, and an inbox if the process has one."""
-
 OUTPUT_LIMIT = 64 * 2**20
 WATCH = 0.05
 """Seconds between two checks of the time, memory and output of the processes."""

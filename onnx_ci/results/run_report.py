@@ -16,7 +16,6 @@ from onnx_ci.results.verdict import RunVerdict, broken_rules, exit_code, missing
 
 SCHEMA_VERSION = 1
 """The version of the JSON report's layout; incremented when readers of the old layout would misread it."""
-
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 """A full hash of git: SHA-1 or SHA-256."""
 
