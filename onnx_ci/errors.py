@@ -129,9 +129,7 @@ def first_line(error: BaseException) -> str:
 def describe_exception(error: BaseException) -> str:
     """An exception of user code in one line: its type, its message, and the line of user code.
 
-    Args:
-        error: the exception, with its traceback. The lines of its message are joined, and of a very long message
-            the middle is left out: load_state_dict, for one, says at the end what the checkpoint has instead.
+    Of a very long message, the middle is left out: load_state_dict, for one, says at the end what the checkpoint has instead.
     """
     place = describe_place(error)
     if isinstance(error, SyntaxError) and error.filename:

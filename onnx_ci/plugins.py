@@ -207,11 +207,7 @@ def plugin_versions() -> dict[str, str]:
 
 
 def check_names() -> None:
-    """Check the names of all exporters, runtimes and passes that installed packages add.
-
-    Raises:
-        EnvironmentLacksError: a name cannot be used: it is one of ours, two packages add it, or it has other characters.
-    """
+    """Raise ``EnvironmentLacksError`` if an exporter, a runtime or a pass of a package has a name that cannot be used."""
     for kind in OF_CELLS.values():
         for problem in kind.problems().values():
             raise EnvironmentLacksError(problem)

@@ -45,15 +45,7 @@ def write_whole(path: Path, pieces: Iterable[bytes], *, is_new: bool = False) ->
 
 
 def read_regular(path: Path, largest: int) -> bytes:
-    """The content of a regular file. Reading a pipe could last forever, and a device has no end.
-
-    Args:
-        path: the file, or a link to it.
-        largest: in bytes.
-
-    Raises:
-        OSError: the file cannot be read, is not a regular file, or is larger than that.
-    """
+    """The content of a regular file of at most ``largest`` bytes: a pipe or a device has no end. Raises ``OSError``."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with open(descriptor, "rb") as file:  # noqa: PTH123 - it is open already
         status = os.fstat(descriptor)

@@ -18,12 +18,7 @@ _NAMED = re.compile(r"[\"'{$:]([A-Za-z_][A-Za-z0-9_]*)")
 
 
 class Variables:
-    """The environment variables.
-
-    Args:
-        ignored: further names and patterns that do not count.
-        places: whose paths do not count in values.
-    """
+    """The environment variables, without those that are ignored. In their values, the folders of ``places`` do not count."""
 
     def __init__(self, environment: Mapping[str, str], ignored: Iterable[str], places: Places) -> None:
         self._environment, self._places = environment, places

@@ -132,11 +132,7 @@ def used_twice(name: str, line: int, where: str) -> str:
 
 
 def all_recipe_files(settings: Settings, paths: Iterable[Path] = ()) -> Iterator[Path]:
-    """The recipe files in ``paths``, or in the project and the settings' packages if no path is given. Imports none of them.
-
-    Raises:
-        ConfigurationError: a path does not exist, or a package is not installed.
-    """
+    """The recipe files in ``paths``, or in the project and its packages. Raises ``ConfigurationError`` if one is missing."""
     places = list(paths) or [settings.root, *package_folders(settings)]
     for place in places:
         try:

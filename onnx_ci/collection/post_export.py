@@ -133,11 +133,7 @@ def _function(function: Callable[..., Any], name: str | None, lossy: LossyType |
 
 
 def passes_of(value: Any) -> tuple[GraphPass, ...]:
-    """The passes that ``@recipe(then=value)`` declares.
-
-    Raises:
-        RecipeError: one of them is invalid, or two have the same name.
-    """
+    """The passes that ``@recipe(then=value)`` declares. Raises ``RecipeError``."""
     entries = value if isinstance(value, (list, tuple)) else [value]
     passes = tuple(entry if isinstance(entry, GraphPass) else graph_pass(entry) for entry in entries)
     names = [each.name for each in passes]

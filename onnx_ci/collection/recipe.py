@@ -312,11 +312,7 @@ def _fields_by_case(cases: Cases, shared: Mapping[str, Any]) -> dict[str | None,
 
 
 def _declare(function: Callable[..., Any], fields: Mapping[str, Any], case: str | None = None) -> Recipe:
-    """The recipe of ``function``.
-
-    Raises:
-        RecipeError: it is not a function, has no usable name, or takes parameters that are not filled.
-    """
+    """The recipe of ``function``. Raises ``RecipeError``."""
     if not (isinstance(inspect.unwrap(function), FunctionType) or _is_exportable(function)):
         raise RecipeError(f"@recipe decorates a function, not {function!r}; wrap it in one")
     name = fields["name"] or function.__name__

@@ -34,11 +34,7 @@ class RuleSeverity(NamedTuple):
 
 
 def _parse(value: object) -> tuple[RuleSeverity, ...]:
-    """``{"absolute-path": "ignore", "resnet*": {RULE: "note"}}``, or ``absolute-path=ignore,resnet*:RULE=note``.
-
-    Returns:
-        The entries, those for every recipe first.
-    """
+    """``{"absolute-path": "ignore", "resnet*": {RULE: "note"}}``, or the same in words. Entries for every recipe come first."""
     entries: dict[tuple[str, str], str] = {}
     for entry in _in_table(value) if isinstance(value, Mapping) else map(_in_word, words_in(value)):
         _check(entry)

@@ -91,11 +91,7 @@ def _has_settings(folder: Path) -> bool:
 
 
 class SettingError(ConfigurationError):
-    """A setting is unknown or invalid.
-
-    Attributes:
-        line: its line in ``pyproject.toml``, counted from 1; ``None`` if it is set elsewhere.
-    """
+    """A setting is unknown or invalid. ``line`` is its line in ``pyproject.toml``, if it is set there."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)

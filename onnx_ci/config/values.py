@@ -68,11 +68,7 @@ def list_schema(word: str) -> Schema:
 
 
 def some_of(what: str, choices: Collection[str], pattern: str) -> Kind[tuple[str, ...]]:
-    """A list of words from ``choices``. Messages call one of them a ``what``, such as an exporter.
-
-    Args:
-        pattern: a regular expression for the words in the schema: the choices depend on what is installed.
-    """
+    """A list of words from ``choices``, each a ``what`` in messages; in the schema, words that match ``pattern``."""
 
     def parse(value: object) -> tuple[str, ...]:
         words = words_in(value)

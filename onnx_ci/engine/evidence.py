@@ -73,12 +73,7 @@ class Evidence:
         return replace(self, trials=trials, timings={**self.timings}).complete()
 
     def complete(self, printed: str = "", log_of_preparation: str = "") -> CellEvidence:
-        """All that is known about the cell.
-
-        Args:
-            printed: what was printed in its process.
-            log_of_preparation: what was printed while its recipe was prepared.
-        """
+        """All that is known about the cell, with what was printed in its process, and while its recipe was prepared."""
         findings, outputs = [*self.findings], list[OutputDrift]()
         for trial in self.trials:
             # A finding says that its export has probe weights only if there are two exports.

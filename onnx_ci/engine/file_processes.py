@@ -61,24 +61,12 @@ class _File:
     is_shown: bool = False
     """Whether what it printed while it was imported has been shown."""
     forks: set[object] = field(default_factory=set)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Start:
-    """A process that is to be started once its recipe file is imported."""
-
-    file: _File
-    name: str
-    work: RecipeWork
-    limits: Limits
+    waiting: dict[object, Callable[[], None]] = field(default_factory=dict)
+    """What starts the processes that wait for its import, by their keys."""
 
 
 class FileProcesses:
-    """The processes of a run. None is started before it is needed.
-
-    Args:
-        is_watched: whether the processes note what the verdicts on their cells depend on.
-    """
+    """The processes of a run, which are started when they are needed, and note what verdicts depend on if ``is_watched``."""
 
     def __init__(self, settings: Settings, *, is_watched: bool) -> None:
         self._settings, self._is_watched = settings, is_watched
@@ -91,18 +79,17 @@ class FileProcesses:
         """What the process of libraries imports; ``None`` before it is started."""
         self._are_imported = False
         """Whether it has done so."""
-        self._waiting: dict[object, _Start] = {}
         self._events: list[News] = []
         self._open = contextlib.ExitStack()
         self._started: Processes[Any] | None = None
 
     def close(self) -> None:
         """End all processes, and remove their files."""
-        self._waiting.clear()
         self._events.clear()
         for file in self._files.values():
             file.is_importing = file.is_ready = False
             file.death = None
+            file.waiting.clear()
         if patches_of_coverage() is not None and isinstance(self._started, ForkedProcesses):
             self._started.let_end(_SECONDS_TO_SAVE)  # coverage.py saves what a process ran when that ends by itself
         self._started, self._libraries, self._are_imported = None, None, False
@@ -211,18 +198,14 @@ class FileProcesses:
                     sys.stderr.write(f"{without_commands(printed)}\n")
                 self._shown.add(printed)
                 file.is_shown = True
-                for key in self._waiting_for(file):
-                    self._launch(key, self._waiting.pop(key))
+                while file.waiting:
+                    file.waiting.pop(next(iter(file.waiting)))()
 
     def _handle_death(self, file: _File, death: Death) -> None:
         file.is_importing = file.is_ready = False
         file.death = death
-        for key in self._waiting_for(file):
-            del self._waiting[key]
-            self._events.append((key, death_with_file(death, file.source)))
-
-    def _waiting_for(self, file: _File) -> list[object]:
-        return [key for key, start in self._waiting.items() if start.file is file]
+        self._events += [(key, death_with_file(death, file.source)) for key in file.waiting]
+        file.waiting.clear()
 
     # --- work with recipes
 
@@ -234,39 +217,38 @@ class FileProcesses:
             work: called with the recipe, a function to send messages, and an inbox; it is pickled.
         """
         file = self._files[source]
-        start = _Start(file=file, name=name, work=work, limits=limits)
+        launch = functools.partial(self._launch, key, file, name, work, limits)
         if file.death is not None:
             self._events.append((key, death_with_file(file.death, file.source)))
-            return
-        if file.is_ready:
-            self._launch(key, start)
-            return
-        self._waiting[key] = start
-        if not file.is_importing:
-            self._begin_import(file)
+        elif file.is_ready:
+            launch()
+        else:
+            file.waiting[key] = launch
+            if not file.is_importing:
+                self._begin_import(file)
 
     def start_here(self, key: object, work: Callable[..., None], limits: Limits, warm_up: Callable[[], object] | None) -> None:
         """Start a process that does something with what this process has. Raises ``OSError``."""
         self._processes.start(key, work, limits, warm_up=warm_up, has_inbox=True)
 
-    def _launch(self, key: object, start: _Start) -> None:
+    def _launch(self, key: object, file: _File, name: str, what: RecipeWork, limits: Limits) -> None:
         """Start a process that does something with a recipe of a file that has been imported."""
-        processes, file = self._processes, start.file
-        work = functools.partial(do_with_recipe, start.name, start.work)
+        processes = self._processes
+        work = functools.partial(do_with_recipe, name, what)
         try:
             if isinstance(processes, ForkedProcesses):
-                processes.start_from(file, key, work, start.limits, has_inbox=True)
+                processes.start_from(file, key, work, limits, has_inbox=True)
                 file.forks.add(key)
             elif file.is_ready:
                 file.is_ready = False
-                processes.rename(file, key, start.limits)
+                processes.rename(file, key, limits)
                 from onnx_ci.processes.pickling import pickled  # needs cloudpickle
 
                 processes.post(key, message_of(WorkRequested(pickled=base64.b64encode(pickled(work)).decode())))
             else:
                 arguments = (file.path, self._settings, self._limits.seconds, self._is_watched)
-                again = functools.partial(import_and_do, *arguments, start.name, start.work)
-                processes.start(key, again, start.limits, warm_up=self._warm_up, has_inbox=True)
+                again = functools.partial(import_and_do, *arguments, name, what)
+                processes.start(key, again, limits, warm_up=self._warm_up, has_inbox=True)
         except (ConnectionError, TimeoutError) as error:  # it has just ended, or something keeps it from answering
             processes.stop(key)
             processes.stop(file)
@@ -320,5 +302,5 @@ class FileProcesses:
     def stop(self, key: object) -> None:
         """End a process."""
         self._without_fork(key)
-        if self._waiting.pop(key, None) is None:
+        if not any(file.waiting.pop(key, None) for file in self._files.values()):
             self._processes.stop(key)

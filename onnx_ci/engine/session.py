@@ -112,14 +112,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return recorded_durations(self.settings)
 
     def plan(self, recipes: Recipes) -> tuple[Matrix, Matrix]:
-        """Plan every cell of the recipes, and expect those of the settings' shard.
-
-        Returns:
-            All cells, and those of the shard; the same if the settings specify no shard.
-
-        Raises:
-            ConfigurationError: a baseline, or the report with the durations, cannot be used.
-        """
+        """Plan every cell of the recipes, and expect those of the shard. Returns all cells, and those of the shard."""
         self._recipes = recipes
         whole = recipes.plan()
         cells = self.cells_of_shard(spec.cell for spec in whole.cells)
@@ -161,11 +154,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             self._add_ahead(self._decide(spec, evidence, is_given=False))
 
     def expect_ids(self, cells: Iterable[Cell]) -> None:
-        """Announce the cells of the run, here or in a worker, and read their baselines, to raise errors in them early.
-
-        Raises:
-            ConfigurationError: a baseline cannot be used.
-        """
+        """Announce the cells of the run, here or in a worker, and read their baselines, to raise errors in them early."""
         cells = tuple(cells)
         self._is_planned = True
         self._expected.update(dict.fromkeys(cell.id for cell in cells))

@@ -44,12 +44,7 @@ def _branch_of_job() -> str:
 
 
 class Git:
-    """The git repository that contains a folder.
-
-    Raises:
-        EnvironmentLacksError: git is not installed.
-        ConfigurationError: the folder is not in a repository with a working tree.
-    """
+    """The git repository that contains a folder. Raises ``EnvironmentLacksError`` or ``ConfigurationError`` if there is none."""
 
     def __init__(self, folder: Path) -> None:
         self.top = folder

@@ -205,11 +205,7 @@ def _inspect(name: str, version: str, timeout: float, path: Iterable[str] = ()) 
 
 
 def require_plugins(exporters: Iterable[str], runtimes: Iterable[str]) -> None:
-    """Check the names of plug-ins, and that those of these exporters and runtimes can be loaded, before anything runs.
-
-    Raises:
-        EnvironmentLacksError: a name cannot be used, or a plug-in cannot be loaded.
-    """
+    """Check the names of plug-ins, and that these can be loaded, before anything runs. Raises ``EnvironmentLacksError``."""
     check_names()
     for kind, names in ((EXPORTERS, exporters), (RUNTIMES, runtimes)):
         for name in kind.added(names):

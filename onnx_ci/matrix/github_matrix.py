@@ -36,11 +36,7 @@ class Job:
 
 
 def jobs_by_opset(cells: Sequence[Cell], cuda_runner: str | None) -> tuple[Job, ...]:
-    """One job for each opset and device that have cells.
-
-    Raises:
-        ConfigurationError: there are cells for CUDA but no label of a runner for them, or more jobs than GitHub allows.
-    """
+    """One job for each opset and device that have cells. Raises ``ConfigurationError``."""
     jobs = []
     for device, cells_of_device in cells_by(lambda cell: cell.device, cells).items():
         runner = _runner(device, cuda_runner)
@@ -54,9 +50,6 @@ def jobs_by_shard(cells: Sequence[Cell], cuda_runner: str | None, *, shards: int
     """``shards`` jobs for each device, or a job for each of its cells if there are fewer cells.
 
     A job's shard is a part of its own device's cells, so the job must select that device only.
-
-    Raises:
-        ConfigurationError: as for :func:`jobs_by_opset`.
     """
     jobs = []
     devices = cells_by(lambda cell: cell.device, cells)

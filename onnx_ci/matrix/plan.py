@@ -124,8 +124,7 @@ class Matrix:
 def plan(recipes: Iterable[RecipeScope | Found], settings: Settings) -> Matrix:
     """Every cell that the recipes and the settings both allow: recipe by recipe, then device, opset, exporter, pass.
 
-    Args:
-        recipes: the recipes, or only what they declare. The cells of a recipe are :class:`CellTask`.
+    The cells of a recipe, and not only of what it declares, are :class:`CellTask`.
     """
     cells: list[CellSpec] = []
     exclusions: list[Exclusion] = []

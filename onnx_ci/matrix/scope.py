@@ -194,9 +194,7 @@ def unmatched(scopes: Sequence[RecipeScope], settings: Settings, *, is_whole: bo
     """Each glob of ``--select`` and each tag that names nothing although another one does, and each setting of no recipe.
 
     A glob may name cells that only other settings have: the jobs of a matrix get the same globs and different opsets.
-
-    Args:
-        is_whole: whether these are all recipes of the project. Otherwise, its ``pyproject.toml`` may name others.
+    Unless these are all recipes of the project, its ``pyproject.toml`` may name others.
     """
 
     def requested(name: str) -> bool:
@@ -272,8 +270,7 @@ def has_tag(scope: RecipeScope, settings: Settings) -> bool:
 def _is_selected(cell: Cell, settings: Settings, *, by_name: bool = False) -> bool:
     """Whether a glob of the settings, if they have any, matches the cell's full id, ``recipe::cell`` or the recipe.
 
-    Args:
-        by_name: whether a glob must request a particular recipe, so that one which begins with ``*`` does not count.
+    With ``by_name``, a glob must request a particular recipe, so that one which begins with ``*`` does not count.
     """
     if settings.select is None:
         return True

@@ -38,15 +38,9 @@ class Durations:
 
 
 def read_durations(path: Path) -> Durations:
-    """How long each cell took in earlier runs.
+    """How long each cell took, from a JSON report or a folder of reports. Raises ``ConfigurationError``.
 
     Cells without times, such as skipped ones, are left out. Of several times of a cell, the longest counts.
-
-    Args:
-        path: a JSON report of a run, a merged one, or a folder of reports.
-
-    Raises:
-        ConfigurationError: there is no report that this version of onnx-ci can read. The message names the file and the remedy.
     """
     try:
         reports = read_reports([path], with_journals=False)  # it may be this run's own
@@ -86,10 +80,7 @@ def partition(cells: Iterable[Cell], count: int, durations: Durations) -> tuple[
     The cells of one recipe on one device share their preparation, so they stay together unless they exceed a fair part or,
     where durations are known, the parts would be uneven otherwise. Each part keeps the order of ``cells``. There are fewer
     parts only if there are fewer cells than parts.
-
-    Args:
-        durations: how long cells take. An unknown cell counts as the mean of the cells of its recipe, or else of its opset, or
-            else of all cells. If none is known, all count the same.
+    A cell that is not in ``durations`` counts as the mean of the cells of its recipe, or else of its opset, or else of all.
     """
     order = {cell: place for place, cell in enumerate(cells)}
     costs = _Costs.of(order, durations)
