@@ -44,7 +44,7 @@ def _branch_of_job() -> str:
 
 
 class Git:
-    """The git repository that contains a folder. Raises ``EnvironmentLacksError`` or ``ConfigurationError`` if there is none."""
+    """The git repository that contains a folder. Raises ``EnvironmentLacksError`` without git, or ``ConfigurationError``."""
 
     def __init__(self, folder: Path) -> None:
         self.top = folder
