@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -50,12 +51,7 @@ def words_in(value: object) -> tuple[str, ...]:
 
 WORDS = Kind(
     parse=words_in,
-    schema={
-        "type": ["string", "array"],
-        "pattern": r"[^\s,]",
-        "items": {"type": "string"},
-        "contains": {"pattern": r"\S"},
-    },
+    schema={"type": ["string", "array"], "pattern": r"[^\s,]", "items": {"type": "string"}, "contains": {"pattern": r"\S"}},
     show=",".join,
     metavar="LIST",
 )
@@ -97,29 +93,19 @@ def one_of(choices: Sequence[str]) -> Kind[str]:
 _NUMBER = r"\+?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 
 
-def _number(value: object) -> float:
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        return float("nan")
-    return float("nan") if isinstance(value, bool) else number
-
-
-def _show_number(number: float) -> str:
-    return f"{number:.12g}"
-
-
 def _numbers(which: str, is_right: Callable[[float], bool], limit: Schema) -> Kind[float]:
     """The finite numbers that are right. Messages say ``which``, and the schema has the ``limit``."""
 
     def parse(value: object) -> float:
-        number = _number(value)
-        if not is_right(number) or number == float("inf"):
+        number = float("nan")
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            number = float(value)  # type: ignore[arg-type]
+        if isinstance(value, bool) or not is_right(number) or number == float("inf"):
             raise ValueError(f"must be a number {which}, not {value!r}")
         return number
 
     schema = {"type": ["number", "string"], **limit, "pattern": rf"^\s*{_NUMBER}\s*$"}
-    return Kind(parse=parse, schema=schema, show=_show_number)
+    return Kind(parse=parse, schema=schema, show="{:.12g}".format)
 
 
 POSITIVE_NUMBER = _numbers("above 0", lambda number: number > 0, {"exclusiveMinimum": 0})
@@ -156,10 +142,7 @@ def _show_size(size: int) -> str:
 
 
 MEMORY_SIZE = Kind(
-    parse=_size,
-    schema={"type": "string", "pattern": rf"^\s*{_SIZE.pattern}\s*$"},
-    show=_show_size,
-    metavar="SIZE",
+    parse=_size, schema={"type": "string", "pattern": rf"^\s*{_SIZE.pattern}\s*$"}, show=_show_size, metavar="SIZE"
 )
 
 # --- switches, paths --------------------------------------------------------------------------------------------------
@@ -338,9 +321,7 @@ LIMITS = Kind(
         "properties": dict.fromkeys(BASELINE_LIMITS, NONNEGATIVE_NUMBER.schema),
         "additionalProperties": False,
     },
-    show=lambda limits: ",".join(
-        f"{name}={_show_number(limit)}" for name, limit in limits.items() if limit != BASELINE_LIMITS[name]
-    ),
+    show=lambda limits: ",".join(f"{name}={limit:.12g}" for name, limit in limits.items() if limit != BASELINE_LIMITS[name]),
     metavar="NAME=NUMBER",
 )
 

@@ -57,11 +57,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         return prepare_cells(task, self._context, judges_file=judges_file)
 
     def run_cell(
-        self,
-        task: CellTask,
-        artifact: Artifact | None = None,
-        preparation: Preparation | None = None,
-        emit: Emit = to_nobody,
+        self, task: CellTask, artifact: Artifact | None = None, preparation: Preparation | None = None, emit: Emit = to_nobody
     ) -> CellEvidence:
         """Everything that can be found out about one cell; see :func:`onnx_ci.engine.cell.run_cell`."""
         context = dataclasses.replace(self._context, emit=emit)

@@ -156,22 +156,21 @@ def _cells_of(scope: RecipeScope, settings: Settings) -> CellChoice:
     opsets, other_opsets = _choose(existing(settings.opsets), existing(scope.opsets), DEFAULT_OPSETS)
     # A cell on an absent device is skipped, but a device that the recipe does not declare has no cells.
     devices, other_devices = _choose(settings.devices, scope.devices, ("cpu",))
-    exclusions = []
     exporters, other_exporters = _choose(settings.exporters, scope.exporters, ())
-    if CUSTOM in exporters and not scope.has_exporter(CUSTOM):
+    exclusions: list[Exclusion] = []
+
+    def exclude(requested: str, declared: str) -> None:
+        if requested:
+            exclusions.append(Exclusion(recipe=scope.name, reason=f"{requested}: the recipe declares {declared}"))
+
+    if not scope.has_exporter(CUSTOM):
+        exclude(CUSTOM if CUSTOM in exporters else "", "no export function")
         exporters = tuple(name for name in exporters if name != CUSTOM)
-        exclusions.append(_excluded(scope, CUSTOM, "no export function"))
-    if other_opsets:
-        exclusions.append(
-            _excluded(scope, f"opset {format_opsets(other_opsets)}", f"opsets {format_opsets(scope.opsets or ())}")
-        )
-    if other_devices:
-        exclusions.append(_excluded(scope, ", ".join(other_devices), f"devices {', '.join(scope.devices or ())}"))
-    if other_exporters:
-        exclusions.append(_excluded(scope, ", ".join(other_exporters), f"exporter {', '.join(scope.exporters or ())}"))
+    exclude(f"opset {format_opsets(other_opsets)}" if other_opsets else "", f"opsets {format_opsets(scope.opsets or ())}")
+    exclude(", ".join(other_devices), f"devices {', '.join(scope.devices or ())}")
+    exclude(", ".join(other_exporters), f"exporter {', '.join(scope.exporters or ())}")
     if not runtimes_of(scope, settings):
-        requested = ", ".join(settings.runtimes or ())
-        exclusions.append(_excluded(scope, requested, f"runtimes {', '.join(scope.runtimes or ())}"))
+        exclude(", ".join(settings.runtimes or ()), f"runtimes {', '.join(scope.runtimes or ())}")
         return CellChoice(cells=(), exclusions=tuple(exclusions))
     cells: list[Cell] = []
     for device in devices:
@@ -300,7 +299,3 @@ def _choose(
     if declared is None:
         return requested, ()
     return tuple(item for item in requested if item in declared), tuple(item for item in requested if item not in declared)
-
-
-def _excluded(scope: RecipeScope, requested: str, declared: str) -> Exclusion:
-    return Exclusion(recipe=scope.name, reason=f"{requested}: the recipe declares {declared}")

@@ -108,11 +108,7 @@ def captured(*, limit: int = LIMIT) -> Iterator[Captured]:
         start = _size(sink)
         handler = _Records(sink, result.notices)
         root = logging.getLogger()
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(sink),
-            contextlib.redirect_stderr(sink),
-        ):
+        with warnings.catch_warnings(), contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
             warnings.simplefilter("always")
             warnings.showwarning = note
             root.addHandler(handler)

@@ -223,13 +223,7 @@ class Processes(abc.ABC, Generic[_Child]):
         self._last_look = CLOCK.monotonic()
 
     def start(
-        self,
-        key: object,
-        work: Work,
-        limits: Limits,
-        *,
-        warm_up: Callable[[], object] | None = None,
-        has_inbox: bool = False,
+        self, key: object, work: Work, limits: Limits, *, warm_up: Callable[[], object] | None = None, has_inbox: bool = False
     ) -> None:
         """Start a process that does ``work``. It has a session of its own.
 

@@ -31,12 +31,7 @@ class Journal:
     """Writes a journal, unless the report is a device or a pipe. If that fails, as on a full disk, the run goes on."""
 
     def __init__(
-        self,
-        report: Path,
-        *,
-        revision: Revision | None,
-        environment: Mapping[str, str],
-        settings: Mapping[str, SettingValue],
+        self, report: Path, *, revision: Revision | None, environment: Mapping[str, str], settings: Mapping[str, SettingValue]
     ) -> None:
         self.path = journal_of(report)
         self._file: IO[bytes] | None = None
@@ -45,10 +40,7 @@ class Journal:
         with contextlib.suppress(OSError):
             self._file = self.path.open("wb", buffering=0)
         self._write(
-            schema_version=SCHEMA_VERSION,
-            revision=to_json(revision),
-            environment=dict(environment),
-            settings=to_json(settings),
+            schema_version=SCHEMA_VERSION, revision=to_json(revision), environment=dict(environment), settings=to_json(settings)
         )
         if self._file is None:
             with contextlib.suppress(OSError):  # without its first line it cannot be read
