@@ -149,8 +149,10 @@ class Baselines:
             recorded = {} if before is None else dict(before.cells)
             for result, facts in accepted:
                 place = Place.of(result.cell)
-                new, old = entry_of(result, facts, self._packages()), recorded.get(place)
-                recorded[place] = new if old is None else _with_accepted_numbers(new, old, limits)
+                new, old = entry_of(result, facts, self._packages()), recorded.get(place, {})
+                # A file changes only where a check reports a change, so many small steps add up until one does.
+                kept = {line: old[line] for line in new if line in old and is_same(line, old, new, limits)}
+                recorded[place] = {**new, **kept}
             after = Baseline(recipe=recipe, cells=_aligned(recorded, before, limits))
             if before is None or before.cells != after.cells:
                 self._folder.store(after)
@@ -166,14 +168,6 @@ def _missing(cell: Cell, recorded: Baseline | None) -> str:
         f"opset {format_opsets(entries)} ({exporter}, {target})" for (target, exporter), entries in recorded.sections().items()
     )
     return f"nothing is recorded at opset {cell.opset} ({cell.exporter}, {Place.of(cell).target}); recorded: {sections}"
-
-
-def _with_accepted_numbers(new: Entry, old: Entry, limits: Limits) -> Entry:
-    """``new`` with the numbers of ``old`` where a check reports no change.
-
-    So a baseline file changes only where something changed, and many small steps add up until a check reports them.
-    """
-    return {line: old[line] if line in old and is_same(line, old, new, limits) else value for line, value in new.items()}
 
 
 def _aligned(cells: Mapping[Place, Entry], before: Baseline | None, limits: Limits) -> dict[Place, Entry]:

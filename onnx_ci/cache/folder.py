@@ -1,4 +1,4 @@
-"""The folder of the cache: files with a checksum, which are written whole. Beyond a limit, the oldest are removed.
+"""The folder of the cache: files with a checksum, which are written whole; and the digests of files, remembered in it.
 
 Runs share the folder, a restored copy may be truncated, and the folder may hold other files. So a file counts only if its
 checksum is right. A file that cannot be read counts as absent.
@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -127,3 +128,63 @@ class Folder:
 
 def _checksum(body: bytes) -> bytes:
     return hashlib.sha256(body).hexdigest().encode()
+
+
+# --- digests, so that an unchanged file is not read again ---------------------------------------------------------------
+
+_SCHEMA = 4
+RACY_NS = 2 * 10**9
+"""A file that is read so soon after its last change may change again without getting another time."""
+
+
+class Contents:
+    """Digests of files, remembered by path, size, times and inode. If one differs, the file is read."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        data = folder.read(MEMORY)
+        files = data.get("files") if isinstance(data, dict) and data.get("schema") == _SCHEMA else None
+        self._files_then = files if isinstance(files, dict) else {}
+        self._files: dict[str, list[int | str]] = {}
+        self._has_news = False
+
+    def digest(self, path: str) -> str | None:
+        """The SHA-256 of a file in hexadecimal digits, with links followed; ``None`` if it cannot be read."""
+        try:
+            status = os.stat(path)  # noqa: PTH116 (thousands of files)
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            key = _key(status)
+            memory = self._files.get(path) or self._files_then.get(path)
+            if isinstance(memory, list) and memory[:4] == key and len(memory) == 5 and isinstance(memory[4], str):
+                self._files[path] = memory
+                return memory[4]
+            start = time.time_ns()
+            with Path(path).open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+                is_same = _key(os.fstat(file.fileno())) == key
+        except (OSError, ValueError):
+            return None
+        if is_same and max(status.st_mtime_ns, status.st_ctime_ns) < start - RACY_NS:
+            self._files[path] = [*key, digest]
+            self._has_news = True
+        return digest
+
+    def save(self) -> None:
+        """Write what this run used. Raises ``OSError``."""
+        if self._has_news:
+            self._folder.write(MEMORY, {"schema": _SCHEMA, "files": self._files})
+
+
+def digest_of_text(text: str) -> str:
+    """The SHA-256 of a text in hexadecimal digits."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def digest_of_data(value: Any) -> str:
+    """A short digest of plain JSON data: 16 hexadecimal digits."""
+    return digest_of_text(json.dumps(value, sort_keys=True))[:16]
+
+
+def _key(status: os.stat_result) -> list[int | str]:
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]

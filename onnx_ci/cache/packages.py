@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnx_ci.cache.contents import Contents, digest_of_text
+from onnx_ci.cache.folder import Contents, digest_of_text
 from onnx_ci.cache.places import Places
 from onnx_ci.owners import is_installed
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_ci.baseline.folder import is_baseline
-from onnx_ci.cache.contents import Contents, digest_of_text
+from onnx_ci.cache.folder import Contents, digest_of_text
 from onnx_ci.cache.packages import Packages, names_in
 from onnx_ci.cache.places import Places
 from onnx_ci.cache.snapshot import Snapshot, describe_file, describe_variable, machine

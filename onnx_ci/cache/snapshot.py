@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnx_ci.cache.contents import digest_of_data
+from onnx_ci.cache.folder import digest_of_data
 from onnx_ci.cache.places import Places
 from onnx_ci.cache.variables import are_same
 from onnx_ci.cache.watch import ABSENT

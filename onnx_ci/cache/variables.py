@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 
-from onnx_ci.cache.contents import digest_of_text
+from onnx_ci.cache.folder import digest_of_text
 from onnx_ci.cache.places import Places
 
 _NAMED = re.compile(r"[\"'{$:]([A-Za-z_][A-Za-z0-9_]*)")

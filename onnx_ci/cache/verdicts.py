@@ -19,8 +19,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Self
 
-from onnx_ci.cache.contents import Contents, digest_of_data, digest_of_text
-from onnx_ci.cache.folder import DAMAGE, LAST_RUN, RECIPES, VERDICT, Folder, LastRun
+from onnx_ci.cache.folder import DAMAGE, LAST_RUN, RECIPES, VERDICT, Contents, Folder, LastRun, digest_of_data, digest_of_text
 from onnx_ci.cache.project import ChangedError, Observations, Project
 from onnx_ci.cache.snapshot import Snapshot, differences
 from onnx_ci.cache.watch import ReadSet

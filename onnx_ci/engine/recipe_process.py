@@ -19,8 +19,7 @@ from onnx_ci.collection.discovery import Catalogue
 from onnx_ci.collection.importing import add_pythonpath
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
-from onnx_ci.engine.events import FileImported, LibrariesImported, WorkRequested, message_of
-from onnx_ci.engine.messages import Conditions, Job
+from onnx_ci.engine.events import Conditions, FileImported, Job, LibrariesImported, WorkRequested, message_of
 from onnx_ci.errors import RecipeError
 from onnx_ci.matrix.scope import scope_of
 from onnx_ci.processes.child import Inbox

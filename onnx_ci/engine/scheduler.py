@@ -22,8 +22,7 @@ import psutil
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.deaths import LastSeen, evidence_of_death, evidence_without_process
-from onnx_ci.engine.events import CellFinished, Waiting, WorkerReady, event_of
-from onnx_ci.engine.messages import Conditions, Job, WorkerKey
+from onnx_ci.engine.events import CellFinished, Conditions, Job, Waiting, WorkerKey, WorkerReady, event_of
 from onnx_ci.engine.recipe_process import run_worker
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.environment.this_process import patches_of_coverage

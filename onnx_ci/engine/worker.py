@@ -15,8 +15,7 @@ from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.cell import Preparation
 from onnx_ci.engine.deaths import LastSeen, evidence_of_death, evidence_without_process
-from onnx_ci.engine.events import CellFinished, Emit, StageStarted, WorkerReady, emit_to, event_of, send_last
-from onnx_ci.engine.messages import Conditions, Job
+from onnx_ci.engine.events import CellFinished, Conditions, Emit, Job, StageStarted, WorkerReady, emit_to, event_of, send_last
 from onnx_ci.engine.one_process import Engine
 from onnx_ci.matrix.plan import CellTask, with_recipe
 from onnx_ci.pipeline.export.handling import preload
