@@ -8,7 +8,7 @@ that is given to ``verify`` is compared in what does not depend on the values of
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from onnx_ci.baseline.changes import Limits, changed_versions, changes, differences, is_same
@@ -20,7 +20,7 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.environment.versions import versions
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.opsets import format_opsets
-from onnx_ci.results.records import Cell, CellEvidence, CellResult, ExportFacts, Finding, SettingSource, Severity, Status
+from onnx_ci.results.records import Cell, CellEvidence, CellResult, Finding, SettingSource, Severity, Status
 from onnx_ci.results.rules import BASELINE_CHANGES, finding
 from onnx_ci.text import count
 
@@ -80,7 +80,7 @@ class Baselines:
 
     # --- checking
 
-    def findings(self, evidence: CellEvidence, *, is_clean: bool = True, ignores_weights: bool = False) -> list[Finding]:
+    def findings(self, evidence: CellEvidence, *, is_clean: bool = True, ignores_weights: bool = False) -> Iterator[Finding]:
         """The changes of a cell since its baseline; none if results are not checked.
 
         Args:
@@ -89,10 +89,7 @@ class Baselines:
                 left out.
         """
         if not self.is_checking or evidence.facts is None:
-            return []
-        return list(self._findings(evidence, evidence.facts, is_clean, ignores_weights))
-
-    def _findings(self, evidence: CellEvidence, facts: ExportFacts, is_clean: bool, ignores_weights: bool) -> Iterable[Finding]:
+            return
         cell = evidence.cell
         recorded = self._recorded(cell.recipe)
         old = None if recorded is None else recorded.cells.get(Place.of(cell))
@@ -103,7 +100,7 @@ class Baselines:
                 message = _missing(cell, recorded)
                 yield finding("baseline-missing", message, severity=severity, remedy=remedy, baseline_change="missing")
             return
-        new = entry_of(evidence, facts, self._packages())
+        new = entry_of(evidence, evidence.facts, self._packages())
         if ignores_weights:
             new, old = without_values(new, weights=old), without_values(old, weights=old)
         changed = changes(old, new, self._settings.baseline_limits)
