@@ -78,8 +78,6 @@ class Baselines:
             self._loaded[recipe] = self._folder.load(recipe)
         return self._loaded[recipe]
 
-    # --- checking
-
     def findings(self, evidence: CellEvidence, *, is_clean: bool = True, ignores_weights: bool = False) -> Iterator[Finding]:
         """The changes of a cell since its baseline; none if results are not checked.
 
@@ -118,8 +116,6 @@ class Baselines:
         """The severity of a kind of change, which the project may have declared; ``None`` if it is ignored."""
         severity = self._settings.severities_for(recipe).get(f"baseline-{kind}", BASELINE_CHANGES[kind])
         return Severity.NOTE if is_harmless and severity else severity
-
-    # --- recording
 
     def record(self, results: Iterable[CellResult]) -> list[str]:
         """Record the results that passed, and return the changes, line by line.

@@ -125,8 +125,6 @@ class Project:
             if entry.partition(".")[0] in names and ("." not in entry or entry.endswith(_MODULES))
         )
 
-    # --- what processes saw ------------------------------------------------------------------------------------------------
-
     def observations(self, seen: ReadSet) -> Observations:
         """What processes saw, to be compared with another moment, on another machine. Raises :class:`ChangedError`."""
         name = self._places.name

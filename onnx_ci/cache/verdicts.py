@@ -166,8 +166,6 @@ class VerdictCache:
         message = f"nothing that the cache sees has changed since {then}, but then there was {before}, and now there is {now}"
         return dataclasses.replace(evidence, findings=(*evidence.findings, finding("stale-verdict", message)))
 
-    # --- the end ----------------------------------------------------------------------------------------------------------
-
     def close(self) -> None:
         """Remove the entries of this run if something that counts for all was changed meanwhile."""
         if self._is_closed:
@@ -183,8 +181,6 @@ class VerdictCache:
                 self._folder.write(LAST_RUN, to_json(LastRun(cached=len(self._hits), ran=self._ran)))
                 if self._written:
                     self._folder.keep_limit()
-
-    # --- the present ------------------------------------------------------------------------------------------------------
 
     @cached_property
     def _present(self) -> Snapshot:

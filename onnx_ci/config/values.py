@@ -35,9 +35,6 @@ class Kind(Generic[Value]):
     """What help shows in the place of such a value, unless the option says something else."""
 
 
-# --- words ------------------------------------------------------------------------------------------------------------
-
-
 def words_in(value: object) -> tuple[str, ...]:
     """The words of a list, or of text with commas. Raises ValueError if there are none."""
     parts = value.split(",") if isinstance(value, str) else value
@@ -270,8 +267,6 @@ def parse_shard(spec: object) -> Shard:
 
 SHARD = Kind(parse=parse_shard, schema={"type": "string", "pattern": r"^\s*\d+\s*/\s*\d+\s*$"}, metavar="N/M")
 
-# --- processes ----------------------------------------------------------------------------------------------------------
-
 ISOLATIONS = ("fork", "spawn", "none")
 # macOS aborts a fork that uses the system's libraries.
 DEFAULT_ISOLATION = "fork" if sys.platform == "linux" else "spawn"
@@ -286,8 +281,6 @@ def _isolation(value: object) -> str:
 
 
 ISOLATION = Kind(parse=_isolation, schema=_ISOLATION.schema, metavar="KIND")
-
-# --- baselines ----------------------------------------------------------------------------------------------------------
 
 BASELINE_LIMITS: Mapping[str, float] = MappingProxyType(
     {"counts": 0.0, "size": 0.05, "drift": 4.0, "noise": 32.0, "values": 64.0, "observability": 0.1}
@@ -324,8 +317,6 @@ LIMITS = Kind(
     show=lambda limits: ",".join(f"{name}={limit:.12g}" for name, limit in limits.items() if limit != BASELINE_LIMITS[name]),
     metavar="NAME=NUMBER",
 )
-
-# --- keywords of recipes ------------------------------------------------------------------------------------------------
 
 RECIPE_KEYWORDS: Mapping[str, Kind[Any]] = MappingProxyType(
     {"operators": WORDS, "max_ir_version": COUNT, "static": SWITCH, "rtol": NONNEGATIVE_NUMBER, "atol": NONNEGATIVE_NUMBER}

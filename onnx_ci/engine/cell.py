@@ -282,8 +282,6 @@ class _Cell:
             save_failing(judgement.numbers, inputs, prepared.model.signature.input_names, folder)
         return judgement
 
-    # --- where a fault begins
-
     def _repaired(self, findings: Sequence[Finding], prepared: Prepared, shipped: ShippedReference) -> list[Finding]:
         """The findings; wrong numbers that an option of the exporter makes right have that as their remedy.
 

@@ -17,18 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from onnx_ci.config.settings import Settings
+from onnx_ci.engine import recipe_process
 from onnx_ci.engine.deaths import death_with_file, death_without_process
 from onnx_ci.engine.events import FileImported, WorkRequested, event_of, message_of
 from onnx_ci.engine.preimports import Libraries, libraries_of, likely_exporters
-from onnx_ci.engine.recipe_process import (
-    RecipeWork,
-    do_with_recipe,
-    import_and_do,
-    import_and_wait,
-    import_libraries,
-    import_worker,
-    serve_recipes,
-)
 from onnx_ci.environment.this_process import patches_of_coverage, set_torch_variables
 from onnx_ci.processes.forked import ForkedProcesses
 from onnx_ci.processes.limits import Limits, default_jobs
@@ -70,7 +62,7 @@ class FileProcesses:
 
     def __init__(self, settings: Settings, *, is_watched: bool) -> None:
         self._settings, self._is_watched = settings, is_watched
-        self._warm_up = functools.partial(import_worker, is_watched=is_watched)
+        self._warm_up = functools.partial(recipe_process.import_worker, is_watched=is_watched)
         self._files: dict[str, _File] = {}
         self._shown: set[str] = set()
         """What files printed while they were imported: a library tells the same to each that imports it."""
@@ -141,10 +133,10 @@ class FileProcesses:
         try:
             processes = self._processes
             if not isinstance(processes, ForkedProcesses):
-                work = functools.partial(import_and_wait, *arguments)
+                work = functools.partial(recipe_process.import_and_wait, *arguments)
                 processes.start(file, work, self._limits, warm_up=self._warm_up, has_inbox=True)
             elif self._are_imported:
-                work = functools.partial(serve_recipes, *arguments)
+                work = functools.partial(recipe_process.serve_recipes, *arguments)
                 processes.start_from(_LIBRARIES, file, work, self._limits, can_fork=True)
             elif self._libraries is None:
                 self._start_libraries(processes, libraries_of(self._announced, self._settings.root))
@@ -153,7 +145,7 @@ class FileProcesses:
 
     def _start_libraries(self, processes: ForkedProcesses, libraries: Libraries) -> None:
         exporters = likely_exporters(self._announced, self._settings)
-        work = functools.partial(import_libraries, libraries, exporters, self._is_watched)
+        work = functools.partial(recipe_process.import_libraries, libraries, exporters, self._is_watched)
         processes.start_python(_LIBRARIES, work, Limits(seconds=self._limits.seconds))
         self._libraries = libraries
 
@@ -209,7 +201,7 @@ class FileProcesses:
 
     # --- work with recipes
 
-    def start(self, key: object, source: str, name: str, work: RecipeWork, limits: Limits) -> None:
+    def start(self, key: object, source: str, name: str, work: recipe_process.RecipeWork, limits: Limits) -> None:
         """Start a process that does something with a recipe of a file, once the file is imported.
 
         Args:
@@ -231,10 +223,10 @@ class FileProcesses:
         """Start a process that does something with what this process has. Raises ``OSError``."""
         self._processes.start(key, work, limits, warm_up=warm_up, has_inbox=True)
 
-    def _launch(self, key: object, file: _File, name: str, what: RecipeWork, limits: Limits) -> None:
+    def _launch(self, key: object, file: _File, name: str, what: recipe_process.RecipeWork, limits: Limits) -> None:
         """Start a process that does something with a recipe of a file that has been imported."""
         processes = self._processes
-        work = functools.partial(do_with_recipe, name, what)
+        work = functools.partial(recipe_process.do_with_recipe, name, what)
         try:
             if isinstance(processes, ForkedProcesses):
                 processes.start_from(file, key, work, limits, has_inbox=True)
@@ -247,7 +239,7 @@ class FileProcesses:
                 processes.post(key, message_of(WorkRequested(pickled=base64.b64encode(pickled(work)).decode())))
             else:
                 arguments = (file.path, self._settings, self._limits.seconds, self._is_watched)
-                again = functools.partial(import_and_do, *arguments, name, what)
+                again = functools.partial(recipe_process.import_and_do, *arguments, name, what)
                 processes.start(key, again, limits, warm_up=self._warm_up, has_inbox=True)
         except (ConnectionError, TimeoutError) as error:  # it has just ended, or something keeps it from answering
             processes.stop(key)

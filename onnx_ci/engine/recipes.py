@@ -12,15 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from onnx_ci.cache.verdicts import VerdictCache
-from onnx_ci.collection.discovery import (
-    Catalogue,
-    Found,
-    all_recipe_files,
-    matches,
-    package_folders,
-    relative_source,
-    used_twice,
-)
+from onnx_ci.collection import discovery
 from onnx_ci.collection.importing import add_pythonpath
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import TABLE, Settings, own_configuration
@@ -60,9 +52,9 @@ class Recipes(contextlib.AbstractContextManager["Recipes"]):
         self._cache = cache
         self._sources: set[str] = set()
         """The files that have recipes, also of other files, or problems of their own."""
-        self._objects: dict[str, Found] = {}
+        self._objects: dict[str, discovery.Found] = {}
         """The recipes that this process has, by name."""
-        self._catalogue = Catalogue(settings)
+        self._catalogue = discovery.Catalogue(settings)
         """The recipe files that this process imports, without isolation."""
 
     def __exit__(self, *_: object) -> None:
@@ -72,8 +64,6 @@ class Recipes(contextlib.AbstractContextManager["Recipes"]):
         """End all processes. What the recipes declare is still known, and new processes can be started."""
         self.processes.close()
 
-    # --- what they declare
-
     def add(self, paths: Sequence[Path], *, named: Collection[Path] = ()) -> tuple[list[RecipeScope], list[Problem]]:
         """Add the recipes of files. Returns the new recipes and problems.
 
@@ -82,7 +72,7 @@ class Recipes(contextlib.AbstractContextManager["Recipes"]):
         Args:
             named: those that are named, and not only a folder above them.
         """
-        packages = package_folders(self.settings)  # these were asked for, wherever they are
+        packages = discovery.package_folders(self.settings)  # these were asked for, wherever they are
         of_project = [path for path in paths if not any(path.is_relative_to(folder) for folder in packages)]
         configurations = {path: own_configuration(path, self.settings.root) for path in of_project}
         paths = [path for path in paths if configurations.get(path) is None]
@@ -99,7 +89,7 @@ class Recipes(contextlib.AbstractContextManager["Recipes"]):
         files: dict[Path, list[str]] = {}
         for path, folder in configurations.items():
             if folder is not None:
-                files.setdefault(folder, []).append(relative_source(path, self.settings.root))
+                files.setdefault(folder, []).append(discovery.relative_source(path, self.settings.root))
         for folder, sources in files.items():
             self._sources.update(sources)
             place = Path(os.path.relpath(folder)).as_posix()
@@ -107,10 +97,10 @@ class Recipes(contextlib.AbstractContextManager["Recipes"]):
                 f"has [{TABLE}] settings of its own, which a run in another folder does not read, so {listed_shortly(sources)} "
                 f"did not run: cd {shlex.quote(place)} && onnx-ci run"
             )
-            file = relative_source(folder / "pyproject.toml", self.settings.root)
+            file = discovery.relative_source(folder / "pyproject.toml", self.settings.root)
             yield Problem(source=file, message=message, file=file, line=None)
 
-    def add_object(self, found: Found) -> None:
+    def add_object(self, found: discovery.Found) -> None:
         """Add a recipe that this process has."""
         self._objects[found.recipe.name] = found
         self.scopes[found.recipe.name] = scope_of(found, self.settings)
@@ -139,10 +129,10 @@ class Recipes(contextlib.AbstractContextManager["Recipes"]):
         """
         if not self.scopes:
             return []  # the front-ends say why nothing runs
-        used = {*self._sources, *(relative_source(path, self.settings.root) for path in others)}
+        used = {*self._sources, *(discovery.relative_source(path, self.settings.root) for path in others)}
         problems = []
         for path in paths:
-            folder = relative_source(path.absolute(), self.settings.root)
+            folder = discovery.relative_source(path.absolute(), self.settings.root)
             if not any(source == folder or Path(source).is_relative_to(folder) for source in used):
                 patterns = ", ".join(self.settings.recipe_files)
                 message = f"no recipe was found there; recipe files are {patterns} (recipe-files), or files given as arguments"
@@ -151,7 +141,7 @@ class Recipes(contextlib.AbstractContextManager["Recipes"]):
         problems += [
             Problem(source="--recipe-files", message=f"{pattern!r} matches no file with a recipe")
             for pattern in (self.settings.recipe_files if is_chosen and is_whole else ())
-            if not any(matches(pattern, source) for source in used)
+            if not any(discovery.matches(pattern, source) for source in used)
         ]
         return problems + unmatched(tuple(self.scopes.values()), self.settings, is_whole=is_whole)
 
@@ -161,7 +151,7 @@ class Recipes(contextlib.AbstractContextManager["Recipes"]):
         new, problems = list[RecipeScope](), list[Problem]()
         for path in paths:
             entries, problems_of_file = self._catalogue.add_file(path, is_named=path in named)
-            self._sources.add(relative_source(path, self.settings.root))
+            self._sources.add(discovery.relative_source(path, self.settings.root))
             for entry in entries:
                 self.add_object(entry)
                 new.append(self.scopes[entry.recipe.name])
@@ -170,7 +160,7 @@ class Recipes(contextlib.AbstractContextManager["Recipes"]):
 
     def _import(self, paths: Iterable[Path], named: Collection[Path]) -> tuple[list[RecipeScope], list[Problem]]:
         """Import files in processes of their own, except those of which the cache knows what they declare."""
-        sources = {relative_source(path, self.settings.root): path for path in paths}
+        sources = {discovery.relative_source(path, self.settings.root): path for path in paths}
         for source, path in sources.items():
             self.processes.file(source, path)
         outcomes = {source: outcome for source in sources if (outcome := self._cached(source)) is not None}
@@ -191,7 +181,7 @@ class Recipes(contextlib.AbstractContextManager["Recipes"]):
                 if first.source == source and _origin(first) == _origin(scope):
                     new.append(first)
                 elif _origin(first) != _origin(scope):  # otherwise both files import the same one
-                    message = used_twice(scope.name, scope.line, f"{first.file}, line {first.line}")
+                    message = discovery.used_twice(scope.name, scope.line, f"{first.file}, line {first.line}")
                     problems.append(Problem(source=source, message=message, file=scope.file, line=scope.line))
         return new, problems
 
@@ -201,8 +191,6 @@ class Recipes(contextlib.AbstractContextManager["Recipes"]):
         with contextlib.suppress(ValueError):  # the cache is data from outside
             return FileImported(scopes=from_json(tuple[RecipeScope, ...], data), problems=(), read_set=None)
         return None
-
-    # --- what is done with them
 
     def start(
         self,
@@ -275,7 +263,7 @@ def _without_inbox(work: RecipeWork, recipe: Recipe, send: Callable[[Message], N
 def find_recipes(settings: Settings, paths: Iterable[Path] = (), *, cache: VerdictCache | None = None) -> Recipes:
     """Every recipe in ``paths``, or in the settings' recipe files and packages if no path is given."""
     paths = tuple(paths)
-    files = list(all_recipe_files(settings, paths))
+    files = list(discovery.all_recipe_files(settings, paths))
     recipes = Recipes(settings, cache=cache)
     with contextlib.ExitStack() as undo:
         undo.callback(recipes.close)

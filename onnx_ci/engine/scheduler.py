@@ -195,8 +195,6 @@ class IsolatedEngine(contextlib.AbstractContextManager["IsolatedEngine"]):
                 doing.append(f"{recipe}: {ACTIVITY.get(stage, stage or 'starting')}")
         return doing
 
-    # --- scheduling
-
     def _start_jobs(self, first: str) -> None:
         """Send jobs to workers, and start workers, as long as a slot is free; ``first`` is the awaited cell."""
         while sum(len(worker.running) + (not worker.is_ready) for worker in self._workers.values()) < self._jobs:
@@ -288,8 +286,6 @@ class IsolatedEngine(contextlib.AbstractContextManager["IsolatedEngine"]):
             waiting = len(self._queues.get(key, ()))
             beside += (len(worker.running) + waiting if worker.is_ready and worker.forks else 1) - bool(waiting)
         return self._share(beside)
-
-    # --- what workers send
 
     def _handle(self, key: Any, news: Message | Death) -> None:
         """Handle an event of a worker, or its death."""

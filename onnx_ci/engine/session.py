@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from onnx_ci.baseline.check import Baselines
 from onnx_ci.cache.verdicts import CHECKED, VerdictCache
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from onnx_ci.engine.scheduler import IsolatedEngine
     from onnx_ci.pipeline.export.exporter import Artifact
 
-_Entry = TypeVar("_Entry", Problem, Exclusion)
 _BASELINE_RULES = frozenset(rule.id for rule in RULES.values() if rule.phase == "baseline")
 
 
@@ -93,8 +92,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         self._audits: list[CellSpec] = []
         """The cells that run only to check their kept verdicts. The others are believed if these are right."""
         self._journal: Journal | None = None
-        self._problems: dict[Problem, None] = {}
-        self._exclusions: dict[Exclusion, None] = {}
+        self._entries: dict[Problem | Exclusion, None] = {}
         self._in_other_jobs: dict[str, None] = {}
         self._report: RunReport | None = None
         self._endings = contextlib.ExitStack()
@@ -117,8 +115,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         whole = recipes.plan()
         cells = self.cells_of_shard(spec.cell for spec in whole.cells)
         matrix = dataclasses.replace(whole, cells=tuple(spec for spec in whole.cells if spec.cell in cells))
-        self.add_problems(recipes.problems)
-        self.add_exclusions(matrix.exclusions)
+        self.add_entries((*recipes.problems, *matrix.exclusions))
         self.leave_to_other_jobs(spec.cell.id for spec in whole.cells if spec.cell not in cells)
         self.expect(matrix.cells)
         return whole, matrix
@@ -164,30 +161,22 @@ class Session(contextlib.AbstractContextManager["Session"]):
             self._journal = Journal(
                 self.settings.report, revision=self._revision, environment=self._environment, settings=self._shown
             )
-            entries: tuple[Problem | Exclusion, ...] = (*self._problems, *self._exclusions)
-            for entry in entries:
+            for entry in self._entries:
                 self._journal.add(entry, self._seconds)
         if self._journal is not None:
             self._journal.expect([cell.id for cell in cells])
 
-    def add_problems(self, problems: Iterable[Problem]) -> None:
-        """Add problems that kept recipes from becoming cells."""
-        self._add_new(problems, self._problems)
-
-    def add_exclusions(self, exclusions: Iterable[Exclusion]) -> None:
-        """Add exclusions of cells by recipes."""
-        self._add_new(exclusions, self._exclusions)
+    def add_entries(self, entries: Iterable[Problem | Exclusion]) -> None:
+        """Add problems that kept recipes from becoming cells, and exclusions of cells by recipes, each once."""
+        for entry in entries:
+            if entry not in self._entries:
+                self._entries[entry] = None
+                if self._journal is not None:
+                    self._journal.add(entry, self._seconds)
 
     def leave_to_other_jobs(self, ids: Iterable[str]) -> None:
         """Note the cells of other shards, so that a merge of reports can tell whether all of them are there."""
         self._in_other_jobs.update(dict.fromkeys(sorted(ids)))
-
-    def _add_new(self, entries: Iterable[_Entry], so_far: dict[_Entry, None]) -> None:
-        for entry in entries:
-            if entry not in so_far:
-                so_far[entry] = None
-                if self._journal is not None:
-                    self._journal.add(entry, self._seconds)
 
     @functools.cached_property
     def _environment(self) -> Mapping[str, str]:
@@ -317,8 +306,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
             environment=self._environment,
             settings=self._shown,
             cells=self.results,
-            problems=tuple(self._problems),
-            exclusions=tuple(self._exclusions),
+            problems=tuple(each for each in self._entries if isinstance(each, Problem)),
+            exclusions=tuple(each for each in self._entries if isinstance(each, Exclusion)),
             not_run=tuple(id for id in self._expected if id not in self._results),
             in_other_jobs=tuple(self._in_other_jobs),
             # Rounded here, not where it is written: a report that is read back is the one that was shown.

@@ -209,8 +209,6 @@ class _ForkedChild(Child):
             self.line.shutdown(socket.SHUT_RDWR)  # forks of this process may have copies of the socket
         self.line.close()
 
-    # --- its forks
-
     def note(self, message: Message) -> None:
         if _ENDED in message:
             self._codes[message[_ENDED]] = message["code"]
