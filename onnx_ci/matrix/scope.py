@@ -23,6 +23,11 @@ from onnx_ci.results.verdict import Expectation
 
 T = TypeVar("T")
 DEFAULT_RUNTIMES = ("onnxruntime",)
+_AS_DECLARED = (
+    *("name", "manual", "tags", "opsets", "exporters", "devices", "runtimes", "line", "weights", "takes_weights", "allow"),
+    "timeout",
+)
+"""The fields of a scope that are those of the recipe."""
 _MANUAL = "unless requested by file, --select or --tags"
 
 
@@ -95,25 +100,14 @@ def scope_of(found: Found, settings: Settings) -> RecipeScope:
     """What a recipe declares about its cells."""
     recipe = found.recipe
     return RecipeScope(
-        name=recipe.name,
+        **{name: getattr(recipe, name) for name in _AS_DECLARED},
         source=found.source,
         is_named=found.is_named,
-        manual=recipe.manual,
-        tags=recipe.tags,
-        opsets=recipe.opsets,
-        exporters=recipe.exporters,
-        devices=recipe.devices,
-        runtimes=recipe.runtimes,
         passes=tuple(graph_pass.name for graph_pass in recipe.then),
         file=relative_source(Path(recipe.file), settings.root),
-        line=recipe.line,
         declared_in=relative_source(Path(declared_in(recipe) or recipe.file), settings.root),
-        weights=recipe.weights,
-        takes_weights=recipe.takes_weights,
         has_several_files=recipe.run_files is not None,
-        allow=recipe.allow,
         expect=tuple(ExpectedFailures(where=where, failures=failures) for where, failures in recipe.expect.items()),
-        timeout=recipe.timeout,
     )
 
 

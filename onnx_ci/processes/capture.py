@@ -15,7 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import IO, TextIO
+from typing import IO, Any
 
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.stages import ACTIVITY
@@ -82,14 +82,7 @@ def captured(*, limit: int = LIMIT) -> Iterator[Captured]:
         frame for frame, _ in traceback.walk_stack(sys._getframe(1)) if frame.f_code.co_filename != contextlib.__file__
     )
 
-    def note(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
+    def note(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any) -> None:
         """Note a warning. ``warnings.catch_warnings(record=True)`` would not know what was running."""
         text = f"{category.__name__}: {message} ({filename}, line {lineno})"
         lines[text] += 1

@@ -97,41 +97,22 @@ class Task:
     """Given the descriptor of the process's standard input, it makes the second argument of the work."""
 
 
-def start_python(
-    task: Task,
-    folder: Path,
-    start: Callable[[Callable[[], subprocess.Popen[bytes]]], subprocess.Popen[bytes]],
-    *,
-    stdin: int,
-    stdout: int,
-    output: int | IO[bytes],
-) -> subprocess.Popen[bytes]:
-    """Start a new Python with the options of this one, such as ``-O``, and its path.
-
-    Args:
-        start: calls a function in the thread that starts processes.
-
-    Raises:
-        OSError: the task cannot be written, or the system refuses another process.
-    """
+def start_python(task: Task, folder: Path, *, stdin: int, stdout: int, output: int | IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a new Python with the options of this one, such as ``-O``, and its path. Its files are in ``folder``."""
     (folder / _TASK).write_bytes(pickle.dumps(task))
     options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # multiprocessing uses it, too
     path = [str(each) for each in sys.path]  # the one that Python itself sets begins with the current directory
     program = f"import sys; sys.path[:] = {path!r}; from {__name__} import main; main()"
-
-    def new() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, *options, "-c", program],
-            bufsize=0,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=output,
-            env={**os.environ, **_temporary_folder(folder)},
-            start_new_session=True,
-            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # Ctrl-C in the console is not for it
-        )
-
-    return start(new)
+    return subprocess.Popen(
+        [sys.executable, *options, "-c", program],
+        bufsize=0,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=output,
+        env={**os.environ, **_temporary_folder(folder)},
+        start_new_session=True,
+        creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # Ctrl-C in the console is not for it
+    )
 
 
 def main() -> None:

@@ -118,7 +118,8 @@ class ForkedProcesses(Processes["_ForkedChild"]):
         with self._new_child() as (child, ends):
             task = Task(arguments=["onnx-ci"], warm_up=_pickled(None), work=_pickled(work), channel=ForkServer)
             line = ends.line
-            process = start_python(task, ends.folder, self._starter.do, stdin=line, stdout=line, output=ends.output)
+            start = functools.partial(start_python, task, ends.folder, stdin=line, stdout=line, output=ends.output)
+            process = self._starter.do(start)
             child.has_started(process.pid, process.poll)
             child.serves_forks = True
             self._supervise(key, child, limits)

@@ -64,7 +64,8 @@ class SpawnedProcesses(Processes["_SpawnedChild"]):
             )
             pipe = subprocess.PIPE
             with (folder / "output").open("ab+") as output:
-                process = start_python(task, folder, self._starter.do, stdin=pipe, stdout=pipe, output=output)
+                start = functools.partial(start_python, task, folder, stdin=pipe, stdout=pipe, output=output)
+                process = self._starter.do(start)
             undo.enter_context(process)  # closes its pipes, and waits for its end
             undo.callback(process.kill)
             printed = undo.enter_context((folder / "output").open("rb"))
