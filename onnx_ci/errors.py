@@ -150,10 +150,7 @@ def describe_place(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> tuple[str, int] | None:
-    """The file and line of the user code that raised ``error``.
-
-    It is the innermost line of the project, because the user can change that, or else of a library.
-    """
+    """The file and line of the user code that raised ``error``: the innermost one of the project, or else of a library."""
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename, error.lineno or 1
     frames = [(frame.filename, frame.lineno or 1) for frame in reversed(traceback.extract_tb(error.__traceback__))]

@@ -138,10 +138,7 @@ class VerdictCache:
     # --- whether kept verdicts are still right ----------------------------------------------------------------------------
 
     def due(self) -> list[str]:
-        """The ids of the cells that were answered with a kept verdict and should be judged all the same.
-
-        With ``audit``, these are all. Else it is at most one a run: that which was judged longest ago, and more than a day ago.
-        """
+        """The ids of cells to judge although a kept verdict answers: all with ``audit``, else the oldest one, after a day."""
         if self._settings.cache_audit:
             return [*self._hits]
         oldest = min(self._hits, key=lambda cell: self._hits[cell][0], default=None)
@@ -246,7 +243,6 @@ class VerdictCache:
         about: str,
         data: Any,
         seen: ReadSet,
-        *,
         settings: Mapping[str, str] | None = None,
         model: str = "",
     ) -> None:
@@ -261,12 +257,10 @@ class VerdictCache:
                 judged=time.time(), model=model, data=data,
             )  # fmt: skip
             name = f"{name}-{entry.snapshot}-{entry.seen}{'' if settings is None else f'-{digest_of_data(settings)[:8]}'}.json"
-            for shared, data in (
-                (f"snapshot-{entry.snapshot}.json", to_json(snapshot)),
-                (f"seen-{entry.seen}.json", observations),
-            ):
-                if self._folder.read(shared) is None:
-                    self._folder.write(shared, data)
+            shared = {f"snapshot-{entry.snapshot}.json": to_json(snapshot), f"seen-{entry.seen}.json": observations}
+            for file, content in shared.items():
+                if self._folder.read(file) is None:
+                    self._folder.write(file, content)
             self._folder.write(name, {"schema": SCHEMA, **to_json(entry)})
             self._written.add(name)
             for surplus in self._index.get(_about(name), [])[_MOST_OF_A_CELL:]:

@@ -76,10 +76,7 @@ def _import_by_itself(path: Path) -> ModuleType:
 
 
 def import_module_of(name: str, path: Path) -> ModuleType:
-    """The module of the file ``path``, imported by its ``name`` if that leads to the file.
-
-    By its name, it is the same module for others that import it.
-    """
+    """The module of the file ``path``, imported by its ``name`` if that leads to the file, as others import it."""
     spec = None
     if name not in sys.modules:
         with contextlib.suppress(ImportError, ValueError):  # its parent cannot be imported

@@ -117,10 +117,7 @@ def _device_and_exporter(cell: Cell, settings: ShownSettings, prefix: str = "") 
 
 
 def _flags_set(settings: ShownSettings, options: Iterable[Option], prefix: str = "") -> list[str]:
-    """The flags of those options that a flag or the environment sets; the settings of ``pyproject.toml`` hold anyway.
-
-    A switch has no value, and no flag turns it off.
-    """
+    """The flags of those options that a flag or the environment sets; the settings of ``pyproject.toml`` hold anyway."""
     flags = []
     for option in options:
         setting = settings.get(option.name)

@@ -179,10 +179,7 @@ class _Cell:
             evidence.disagreements += disagreements(*evidence.trials)
 
     def _right_with_own_weights(self) -> list[Trial]:
-        """An export with the model's own weights, if that is right: the one with probe weights is wrong.
-
-        If both are wrong, the second one only repeats what is known.
-        """
+        """An export with the model's own weights, if that is right; if not, it only repeats what is known."""
         try:
             trial = Trial(prepared=self.context.shared.prepared(self.task, Weights.OWN, {}))
         except (PrepareError, SkippedByRecipeError):

@@ -315,9 +315,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         )
 
     def finish(self) -> RunReport:
-        """End the run in any state: stop its processes, write the report, record baselines.
-
-        Calling it again has no effect.
+        """End the run in any state, once: stop its processes, write the report, record baselines.
 
         Raises:
             UnwrittenError: the report, a baseline or another file cannot be written.

@@ -143,13 +143,10 @@ def newest_opset_of_onnx() -> int | None:
     return opset
 
 
-def _importing(*modules: str) -> Callable[[], dict[str, Any]]:
-    def run() -> dict[str, Any]:
-        for module in modules:
-            importlib.import_module(module)
-        return {}
-
-    return run
+def _imported(*modules: str) -> dict[str, Any]:
+    for module in modules:
+        importlib.import_module(module)
+    return {}
 
 
 PROBES: Mapping[str, Callable[[], dict[str, Any]]] = {
@@ -157,8 +154,8 @@ PROBES: Mapping[str, Callable[[], dict[str, Any]]] = {
     "onnx": _onnx,
     "onnxruntime": _onnxruntime,
     "onnxruntime-gpu": _onnxruntime,
-    "onnxscript": _importing("onnxscript"),
-    "torchvision": _importing("torch", "torchvision"),
+    "onnxscript": functools.partial(_imported, "onnxscript"),
+    "torchvision": functools.partial(_imported, "torch", "torchvision"),
 }
 """What each distribution reports about itself, once it is imported."""
 

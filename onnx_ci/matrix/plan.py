@@ -42,10 +42,7 @@ class InputFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class CellSpec:
-    """A cell, and what the process that decides needs to run it and to decide on its evidence: plain values.
-
-    The recipe's own timeout takes precedence over the settings. Both can allow rules.
-    """
+    """A cell, and what the process that decides needs to run it and to decide on its evidence: plain values."""
 
     cell: Cell
     allow: tuple[str, ...]
@@ -67,11 +64,7 @@ class CellSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class CellTask(CellSpec):
-    """A cell with its recipe, in the process that runs it, and the values that apply to it.
-
-    The recipe's own limits take precedence over the settings. The runtimes are those that the settings request and the recipe
-    declares.
-    """
+    """A cell with its recipe, in the process that runs it, and the values that apply to it."""
 
     recipe: Recipe
     max_drift: DriftLimit

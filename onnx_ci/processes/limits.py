@@ -60,10 +60,6 @@ class Limits:
         """How long the cause of a failure may be searched for: as long as all else took, less what the search has taken.
 
         The search must not end the cell, whose verdict is known by then: it gets a third of the time limit at most.
-
-        Args:
-            others: the seconds that all else took.
-            spent: the seconds that the search has taken.
         """
         most = max(_LEAST_FOR_SEARCH, others)
         return min(most, self.seconds * _SHARE_OF_SEARCH, self.seconds - others - spent) - spent
