@@ -81,7 +81,7 @@ class Project:
         )
 
     def _files(self) -> dict[str, str]:
-        """The states of the files that count for all recipes: tracked ones that are not Python, and those that settings name."""
+        """The states of the files that count for all recipes: tracked ones but not Python, and those that settings name."""
         settings, name_of, root = self._settings, self._places.name, self._places.root
         paths = [os.path.join(self._folder, path) for path in (*settings.weights.values(), *settings.inputs)]  # noqa: PTH118
         named = {name_of(os.path.normpath(file)) for path in paths for file in glob.glob(path, recursive=True)}  # noqa: PTH207

@@ -76,10 +76,7 @@ class Recipes(contextlib.AbstractContextManager["Recipes"]):
         of_project = [path for path in paths if not any(path.is_relative_to(folder) for folder in packages)]
         configurations = {path: own_configuration(path, self.settings.root) for path in of_project}
         paths = [path for path in paths if configurations.get(path) is None]
-        if self.settings.isolation == "none":
-            new, problems = self._import_here(paths, named)
-        else:
-            new, problems = self._import(paths, named)
+        new, problems = self._import(paths, named)
         problems += self._of_other_configurations(configurations)
         self.problems += problems
         return new, problems
@@ -145,26 +142,26 @@ class Recipes(contextlib.AbstractContextManager["Recipes"]):
         ]
         return problems + unmatched(tuple(self.scopes.values()), self.settings, is_whole=is_whole)
 
-    def _import_here(self, paths: Iterable[Path], named: Collection[Path]) -> tuple[list[RecipeScope], list[Problem]]:
-        """Import files in this process."""
+    def _import_here(self, path: Path, *, is_named: bool) -> FileImported:
+        """Import a file in this process, which thereby has its recipes."""
         add_pythonpath(self.settings.root)
-        new, problems = list[RecipeScope](), list[Problem]()
-        for path in paths:
-            entries, problems_of_file = self._catalogue.add_file(path, is_named=path in named)
-            self._sources.add(discovery.relative_source(path, self.settings.root))
-            for entry in entries:
-                self.add_object(entry)
-                new.append(self.scopes[entry.recipe.name])
-            problems += problems_of_file
-        return new, problems
+        entries, problems = self._catalogue.add_file(path, is_named=is_named)
+        self._objects.update((entry.recipe.name, entry) for entry in entries)
+        self._sources.add(discovery.relative_source(path, self.settings.root))
+        scopes = tuple(scope_of(entry, self.settings) for entry in entries)
+        return FileImported(scopes=scopes, problems=tuple(problems), read_set=None)
 
     def _import(self, paths: Iterable[Path], named: Collection[Path]) -> tuple[list[RecipeScope], list[Problem]]:
         """Import files in processes of their own, except those of which the cache knows what they declare."""
         sources = {discovery.relative_source(path, self.settings.root): path for path in paths}
-        for source, path in sources.items():
-            self.processes.file(source, path)
-        outcomes = {source: outcome for source in sources if (outcome := self._cached(source)) is not None}
-        outcomes |= self.processes.import_files({source: path for source, path in sources.items() if source not in outcomes})
+        outcomes: dict[str, FileImported | Death] = {}
+        if self.settings.isolation == "none":
+            outcomes = {source: self._import_here(path, is_named=path in named) for source, path in sources.items()}
+        else:
+            for source, path in sources.items():
+                self.processes.file(source, path)
+            outcomes = {source: outcome for source in sources if (outcome := self._cached(source)) is not None}
+            outcomes |= self.processes.import_files({each: path for each, path in sources.items() if each not in outcomes})
         new, problems = list[RecipeScope](), list[Problem]()
         for source, path in sources.items():
             match outcomes[source]:
