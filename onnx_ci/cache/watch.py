@@ -404,24 +404,16 @@ def _socket(_: Any, address: Any) -> None:
 
 
 _HANDLERS: Mapping[str, Callable[..., None]] = {
-    "open": _opened,
-    "ctypes.dlopen": _opened,
-    "onnx_ci.opened": _opened,
+    **dict.fromkeys(("open", "ctypes.dlopen", "onnx_ci.opened"), _opened),
     "sqlite3.connect": _connected,
     "os.mkdir": _created,
     "os.rename": _renamed,
-    "os.listdir": _listed,
-    "os.scandir": _listed,
+    **dict.fromkeys(("os.listdir", "os.scandir"), _listed),
     "import": _imported,
     "ctypes.dlsym": _called_from_c,
-    "subprocess.Popen": _started,
-    "os.system": _started,
-    "os.exec": _started,
-    "os.posix_spawn": _started,
+    **dict.fromkeys(("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.startfile"), _started),
     "os.spawn": lambda _, program, *__: _started(program),
-    "os.startfile": _started,
-    "os.fork": _forked,
-    "os.forkpty": _forked,
+    **dict.fromkeys(("os.fork", "os.forkpty"), _forked),
     "socket.connect": _socket,
     "socket.getaddrinfo": _connects,
 }

@@ -54,12 +54,8 @@ class Settings(SettingsTable):
 
     def with_absolute_files(self) -> Settings:
         """The same settings with absolute paths for what is written: a recipe may change the current directory."""
-        return dataclasses.replace(
-            self,
-            report=self.report and self.report.absolute(),
-            artifacts=self.artifacts and self.artifacts.absolute(),
-            save_inputs=self.save_inputs and self.save_inputs.absolute(),
-        )
+        paths = {name: getattr(self, name) for name in ("report", "artifacts", "save_inputs")}
+        return dataclasses.replace(self, **{name: path and path.absolute() for name, path in paths.items()})
 
     def shown(self) -> dict[str, SettingValue]:
         """Every setting as in the report, by its name."""

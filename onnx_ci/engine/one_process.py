@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from onnx_ci.engine.cell import CellContext, Preparation, prepare_cells, run_cell
+from onnx_ci.engine.cell import CellContext, Preparation, run_cell
 from onnx_ci.engine.events import CellFinished, Emit, to_nobody
 from onnx_ci.engine.shared import Shared
 from onnx_ci.matrix.plan import CellSpec, CellTask
@@ -31,7 +31,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     def __init__(
         self, *, artifacts: Path | None = None, save_inputs: Path | None = None, runtimes: Sequence[Runtime] = ()
     ) -> None:
-        self._context = CellContext(
+        self.context = CellContext(
             shared=Shared(),
             artifacts=None if artifacts is None else artifacts.absolute(),  # a recipe may change directory
             failing_inputs=None if save_inputs is None else save_inputs.absolute(),
@@ -43,7 +43,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
 
     def close(self) -> None:
         """Release what cells share."""
-        self._context.shared.close()
+        self.context.shared.close()
 
     def expect(self, specs: Iterable[CellSpec]) -> None:
         """Announce cells. Does nothing here; an engine with processes runs them ahead."""
@@ -52,13 +52,9 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         """What happens until a cell has finished; as :meth:`~onnx_ci.engine.scheduler.IsolatedEngine.events`."""
         yield CellFinished(evidence=self.run_cell(spec, artifact))
 
-    def prepare(self, task: CellTask, *, judges_file: bool = False) -> Preparation:
-        """Prepare what the cells of a recipe and device share; see :func:`onnx_ci.engine.cell.prepare_cells`."""
-        return prepare_cells(task, self._context, judges_file=judges_file)
-
     def run_cell(
         self, task: CellTask, artifact: Artifact | None = None, preparation: Preparation | None = None, emit: Emit = to_nobody
     ) -> CellEvidence:
         """Everything that can be found out about one cell; see :func:`onnx_ci.engine.cell.run_cell`."""
-        context = dataclasses.replace(self._context, emit=emit)
+        context = dataclasses.replace(self.context, emit=emit)
         return run_cell(task, context, artifact=artifact, preparation=preparation)

@@ -13,7 +13,7 @@ import torch
 from onnx_ci.cache.watch import seen
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
-from onnx_ci.engine.cell import Preparation
+from onnx_ci.engine.cell import Preparation, prepare_cells
 from onnx_ci.engine.deaths import LastSeen, evidence_of_death, evidence_without_process
 from onnx_ci.engine.events import CellFinished, Conditions, Emit, Job, StageStarted, WorkerReady, emit_to, event_of, send_last
 from onnx_ci.engine.one_process import Engine
@@ -37,7 +37,7 @@ def serve(first: Job, conditions: Conditions, recipe: Recipe, send: Send, inbox:
         if devices.gpus.was_used_by_parent():
             devices.gpus.hide()
         task = _task_of(first, recipe, settings)
-        preparation: Preparation | None = engine.prepare(task, judges_file=first.path is not None)
+        preparation: Preparation | None = prepare_cells(task, engine.context, judges_file=first.path is not None)
         if conditions.forks:
             return_free_memory()
         emit(WorkerReady())

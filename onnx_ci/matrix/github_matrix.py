@@ -41,7 +41,7 @@ def jobs_by_opset(cells: Sequence[Cell], cuda_runner: str | None) -> tuple[Job, 
     for device, cells_of_device in cells_by(lambda cell: cell.device, cells).items():
         runner = _runner(device, cuda_runner)
         for opset, part in sorted(cells_by(lambda cell: cell.opset, cells_of_device).items()):
-            id = f"opset{opset}-{_in_id(device)}"
+            id = f"opset{opset}-{device.replace(':', '-')}"
             jobs.append(Job(id=id, opset=opset, device=device, runner=runner, cells=tuple(part)))
     return _within_limit(jobs, "split the cells with --shards=N")
 
@@ -57,7 +57,7 @@ def jobs_by_shard(cells: Sequence[Cell], cuda_runner: str | None, *, shards: int
         runner = _runner(device, cuda_runner)
         parts = partition(cells_of_device, min(shards, len(cells_of_device)), durations)
         for index, part in enumerate(parts, start=1):
-            id = f"shard-{index}-of-{len(parts)}" + (f"-{_in_id(device)}" if len(devices) > 1 else "")
+            id = f"shard-{index}-of-{len(parts)}" + (f"-{device.replace(':', '-')}" if len(devices) > 1 else "")
             jobs.append(Job(id=id, shard=Shard(index=index, count=len(parts)), device=device, runner=runner, cells=part))
     return _within_limit(jobs, f"use --shards={LIMIT // max(1, len(devices))} or fewer")
 
@@ -94,10 +94,6 @@ def _runner(device: str, cuda_runner: str | None) -> str:
             "pass its label with --cuda-runner=LABEL, or exclude CUDA with --devices=cpu"
         )
     return cuda_runner
-
-
-def _in_id(device: str) -> str:
-    return device.replace(":", "-")
 
 
 def _within_limit(jobs: list[Job], remedy: str) -> tuple[Job, ...]:

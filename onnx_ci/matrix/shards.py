@@ -162,9 +162,9 @@ class _Costs:
         timed = [cell for cell in ordered if cell.id in durations.seconds]
         shared = {group: _shared(durations, members) for group, members in cells_by(_group, timed).items()}
         of_cell = {
-            cell: max(1, _milliseconds(durations.seconds[cell.id] - shared[_group(cell)].get(cell, 0.0))) for cell in timed
+            cell: max(1, round(1000 * (durations.seconds[cell.id] - shared[_group(cell)].get(cell, 0.0)))) for cell in timed
         }
-        preparation = {group: _milliseconds(max(seconds.values(), default=0.0)) for group, seconds in shared.items()}
+        preparation = {group: round(1000 * max(seconds.values(), default=0.0)) for group, seconds in shared.items()}
         mean = _means(of_cell)
         mean_preparation = round(statistics.fmean(preparation.values())) if preparation else 0
         return cls(
@@ -233,10 +233,6 @@ class _Part:
             del self.groups[group]
             self.load -= self.costs.preparation[group]
         return taken
-
-
-def _milliseconds(seconds: float) -> int:
-    return round(seconds * 1000)
 
 
 def _shared(durations: Durations, cells: Sequence[Cell]) -> dict[Cell, float]:

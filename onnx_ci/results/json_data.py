@@ -55,8 +55,8 @@ def to_json(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    if names := _names(kind):
-        return {name: to_json(getattr(value, name)) for name in names}
+    if fields := _fields(kind):
+        return {name: to_json(getattr(value, name)) for name in fields}
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -67,12 +67,6 @@ def to_json(value: Any) -> Any:
 
 
 _UNCHANGED = frozenset({str, int, bool, type(None)})
-
-
-@functools.cache
-def _names(kind: Any) -> tuple[str, ...]:
-    """The names of a record's fields; empty for other types."""
-    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
 
 
 _TOO_LARGE = 1 << 63

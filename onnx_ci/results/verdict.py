@@ -83,9 +83,7 @@ def decide(
     return CellResult(**{**fields, "status": status, "findings": tuple(findings), "reason": reason})
 
 
-def unexpected_rules(
-    findings: Iterable[Finding], *, allow: Collection[str] = (), expect: Iterable[Expectation] = ()
-) -> set[str]:
+def unexpected_rules(findings: Iterable[Finding], *, allow: Collection[str], expect: Iterable[Expectation]) -> set[str]:
     """The rules that findings break although the recipe does not expect it. The arguments are those of :func:`decide`."""
     expected = {expectation.rule for expectation in expect}
     return broken_rules(_settled(findings, allow=allow, expected=expected)) - expected
