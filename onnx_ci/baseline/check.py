@@ -29,12 +29,7 @@ _CLOSE = 0.25
 
 
 class Baselines:
-    """The baselines of a run.
-
-    Args:
-        settings: the settings of the run, which choose between checking, recording and neither.
-        packages: the versions of packages; those that are installed by default.
-    """
+    """The baselines of a run, whose settings choose between checking, recording and neither."""
 
     def __init__(self, settings: Settings, packages: Mapping[str, str] | None = None) -> None:
         self._settings = settings
@@ -118,13 +113,7 @@ class Baselines:
         return Severity.NOTE if is_harmless and severity else severity
 
     def record(self, results: Iterable[CellResult]) -> list[str]:
-        """Record the results that passed, and return the changes, line by line.
-
-        The entries of cells that did not run or did not pass stay as they are.
-
-        Raises:
-            ConfigurationError: a baseline cannot be read or written. Those before it have been written.
-        """
+        """Record the results that passed, and return the changes, line by line. Raises ``ConfigurationError``."""
         by_recipe: dict[str, list[CellResult]] = {}
         for result in results:
             by_recipe.setdefault(result.cell.recipe, []).append(result)

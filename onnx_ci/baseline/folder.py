@@ -122,16 +122,7 @@ class BaselineFolder:
 
 
 def baselines_at(revision: str, folder: Path) -> dict[str, Baseline]:
-    """The baselines in ``folder`` at a revision, by recipe.
-
-    Args:
-        revision: a git revision, such as ``main``, ``HEAD~3`` or a tag.
-        folder: where baselines are stored now. It need not exist.
-
-    Raises:
-        ConfigurationError: the revision or the repository does not exist, or a baseline cannot be read.
-        EnvironmentLacksError: git is not installed.
-    """
+    """The baselines in a folder, which need not exist now, at a revision of git, by recipe. Raises ``ConfigurationError``."""
     git, inside = git_of(folder)
     baselines = [
         read(git.ask("cat-file", "blob", blob), Path(f"{revision}:{name}"))

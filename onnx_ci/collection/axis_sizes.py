@@ -56,14 +56,7 @@ class AxisSize:
             return None
 
     def solved_for(self, name: str, size: int, others: Mapping[str, int]) -> int | None:
-        """The size of a variable that follows if this axis has ``size`` and is a linear function of the variable.
-
-        Args:
-            others: the sizes of the other variables.
-
-        Returns:
-            ``None`` if it is not linear, or no integer of at least 0 solves it.
-        """
+        """The size of a variable that follows if this axis has ``size`` and is linear in it; else ``None``."""
         at_0, at_1, at_2 = (self.at({**others, name: value}) for value in range(3))
         if at_0 is None or at_1 is None or at_2 is None or at_1 == at_0 or at_2 - at_1 != at_1 - at_0:
             return None

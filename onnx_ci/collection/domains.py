@@ -236,11 +236,7 @@ def boxes(format: BoxFormat, *, within: tuple[float, float] = (1.0, 1.0)) -> Dom
 
 
 def domain_of(name: str, value: Any) -> Domain:
-    """The domain that a recipe declares for an input: a :class:`Domain`, a function that draws values, or a strategy.
-
-    Raises:
-        RecipeError: it is something else.
-    """
+    """The domain that a recipe declares: a :class:`Domain`, a function that draws, or a strategy. Raises ``RecipeError``."""
     if isinstance(value, Domain):
         return value
     if isinstance(value, Strategy):

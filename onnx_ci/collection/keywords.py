@@ -385,11 +385,7 @@ KEYWORDS = tuple(dict.fromkeys(_KEYWORD_OF.values()))
 
 
 def fields_of(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a recipe that is declared with ``keywords``, those of :class:`RecipeFields` and ``export_options``.
-
-    Raises:
-        RecipeError: a keyword is unknown or its value is invalid.
-    """
+    """The fields of a recipe that is declared with ``keywords``, and its ``export_options``. Raises ``RecipeError``."""
     for name in keywords:
         if name not in KEYWORDS and name not in EXPORT_OPTIONS:
             remedy = _IN_OTHER_WORDS.get(name) or did_you_mean(name, (*KEYWORDS, *EXPORT_OPTIONS))

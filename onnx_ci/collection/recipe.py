@@ -269,11 +269,7 @@ def declared_in(recipe: Recipe) -> str | None:
 
 
 def recipe_in(module: str, file: str, name: str, changes: bytes | None) -> Recipe:
-    """The recipe ``name`` that a module declares when it is imported, with the fields of the pickled ``changes``.
-
-    Raises:
-        RecipeError: the module no longer declares it.
-    """
+    """The recipe that a module declares when it is imported, with fields of the pickled ``changes``. Raises ``RecipeError``."""
     import_module_of(module, Path(file))
     for candidate in reversed(_declarations):
         if candidate.recipe.name == name and candidate.file == file:

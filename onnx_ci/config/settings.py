@@ -243,14 +243,7 @@ def tool_schema(tool_name: str = "onnx-ci") -> dict[str, Any]:
 
 
 def check_writable(settings: Settings, *files: Path | None) -> None:
-    """Check, before any cell runs, that the report, the artifacts, saved inputs and temporary files can be written.
-
-    Args:
-        files: other files that will be written; ``None`` is ignored.
-
-    Raises:
-        ConfigurationError: a path cannot be written, or is a file that onnx-ci did not write; the message names it.
-    """
+    """Raise ``ConfigurationError`` if temporary files, ``files`` or those of the settings cannot be written."""
     try:
         tempfile.gettempdir()
     except OSError as error:

@@ -78,11 +78,7 @@ class Preparation:
 
 
 def prepare_cells(task: CellTask, context: CellContext, *, judges_file: bool = False) -> Preparation:
-    """Prepare what the cells of a recipe and device share, before the first of them runs. Errors are reported by the cells.
-
-    Args:
-        judges_file: whether the cells judge existing files instead of fresh exports.
-    """
+    """Prepare what the cells of a recipe and device share, before the first of them runs. Errors are reported by the cells."""
     timings: dict[str, float] = {}
     with captured() as printed, contextlib.suppress(Exception):
         if missing_device(task, context) is None:
@@ -95,12 +91,7 @@ def prepare_cells(task: CellTask, context: CellContext, *, judges_file: bool = F
 def run_cell(
     task: CellTask, context: CellContext, *, artifact: Artifact | None = None, preparation: Preparation | None = None
 ) -> CellEvidence:
-    """Everything that can be found out about one cell. Errors in the cell are not raised.
-
-    Args:
-        artifact: an existing file to judge instead of a fresh export.
-        preparation: what :func:`prepare_cells` returned, reported with this cell.
-    """
+    """Everything that can be found out about one cell, or about an existing file. Errors in the cell are not raised."""
     preparation = preparation or Preparation()
     evidence = Evidence(task=task, timings=dict(preparation.timings))
     with captured() as printed:

@@ -202,12 +202,7 @@ class FileProcesses:
     # --- work with recipes
 
     def start(self, key: object, source: str, name: str, work: recipe_process.RecipeWork, limits: Limits) -> None:
-        """Start a process that does something with a recipe of a file, once the file is imported.
-
-        Args:
-            source: the file, for which :meth:`file` or :meth:`import_files` was called.
-            work: called with the recipe, a function to send messages, and an inbox; it is pickled.
-        """
+        """Start a process that does something with a recipe of a file that :meth:`file` returns, once the file is imported."""
         file = self._files[source]
         launch = functools.partial(self._launch, key, file, name, work, limits)
         if file.death is not None:

@@ -53,12 +53,7 @@ def run_worker(first: Job, conditions: Conditions, recipe: Recipe, send: Send, i
 def import_libraries(
     libraries: Sequence[tuple[str, Sequence[str]]], exporters: Iterable[str], is_watched: bool, send: Send, server: ForkServer
 ) -> None:
-    """The main function of the process from which those of recipe files are forked.
-
-    Args:
-        libraries: the modules that recipe files import, each with the names that they import from it, which may be modules or
-            imported only when they are asked for.
-    """
+    """The main function of the process from which those of recipe files are forked. Names in ``libraries`` may be modules."""
     import_worker(is_watched=is_watched)
     from onnx_ci.pipeline.export.handling import import_quietly, preload
 

@@ -35,9 +35,6 @@ _Key = TypeVar("_Key")
 class Recipes(contextlib.AbstractContextManager["Recipes"]):
     """The recipes of a run, by name, and what is wrong with recipe files; a context manager that ends their processes.
 
-    Args:
-        cache: what is known from earlier runs; ``None`` for nothing.
-
     Attributes:
         scopes: what the recipes declare, by name, in order.
         problems: what is wrong with recipe files.
@@ -68,9 +65,6 @@ class Recipes(contextlib.AbstractContextManager["Recipes"]):
         """Add the recipes of files. Returns the new recipes and problems.
 
         A run has one configuration. Files that belong to another one are problems.
-
-        Args:
-            named: those that are named, and not only a folder above them.
         """
         packages = discovery.package_folders(self.settings)  # these were asked for, wherever they are
         of_project = [path for path in paths if not any(path.is_relative_to(folder) for folder in packages)]
@@ -199,16 +193,7 @@ class Recipes(contextlib.AbstractContextManager["Recipes"]):
         recipe: Recipe | None = None,
         warm_up: Callable[[], object] | None = None,
     ) -> None:
-        """Start a process that does something with a recipe.
-
-        Args:
-            work: called with the recipe, a function to send messages, and an inbox; pickled where the recipe has a file.
-            recipe: the recipe, if this process has it.
-            warm_up: imports what the work needs before its limits count, if this process has the recipe.
-
-        Raises:
-            OSError: no process can be started.
-        """
+        """Start a process that does something with a recipe, which this process has or a file declares. Raises ``OSError``."""
         recipe = recipe or self.recipe_here(name)
         if recipe is None:
             self.processes.start(key, self.scopes[name].source, name, work, limits)
@@ -221,13 +206,7 @@ class Recipes(contextlib.AbstractContextManager["Recipes"]):
         """Do something with recipes, each in a process of its own, and yield its messages or its death.
 
         Without isolation, it is done in this process, which has the recipes.
-
-        Args:
-            works: the name of a recipe, and what is done with it. That is called with the recipe and a function to send
-                messages, and ends with a message that has the key :data:`~onnx_ci.processes.supervisor.LAST`.
-
-        Raises:
-            EnvironmentLacksError: no process could be started.
+        Works are called with the recipe that they name, and a function to send messages; the last one has the key ``LAST``.
         """
         if self.settings.isolation == "none":
             for key, (name, work) in works.items():

@@ -41,12 +41,7 @@ _INTERVAL = 0.5
 
 
 def open_engine(settings: Settings, recipes: Recipes | None = None, *, share: int = 1) -> Engine | IsolatedEngine:
-    """The engine that the settings ask for.
-
-    Args:
-        recipes: the recipes of the cells; ``None`` if each cell has its own.
-        share: how many engines run on this machine at once and share its cores and its memory.
-    """
+    """The engine that the settings ask for: one of ``share``, which share the cores and the memory of this machine."""
     if settings.isolation == "none":
         from onnx_ci.engine.one_process import Engine  # with torch
 
@@ -98,13 +93,7 @@ class _Worker:
 
 
 class IsolatedEngine(contextlib.AbstractContextManager["IsolatedEngine"]):
-    """Runs cells like :class:`~onnx_ci.engine.one_process.Engine`, but each in its own process, several at once.
-
-    Args:
-        recipes: the recipes of the cells, and where their processes are started.
-        cores: how many threads all cells together may use.
-        jobs: how many cells, or preparations, run at once.
-    """
+    """Runs cells like :class:`~onnx_ci.engine.one_process.Engine`, each in its own process, ``jobs`` at once on ``cores``."""
 
     def __init__(self, settings: Settings, recipes: Recipes, *, cores: int, jobs: int) -> None:
         self._settings, self._recipes = settings, recipes
@@ -139,11 +128,7 @@ class IsolatedEngine(contextlib.AbstractContextManager["IsolatedEngine"]):
             self._add(spec, is_alone=is_only_one or self._needs_own_process(spec))
 
     def events(self, spec: CellSpec, artifact: Artifact | None = None) -> Iterator[Waiting | CellFinished]:
-        """What happens until a cell has finished. Others that were announced run meanwhile, and may finish earlier.
-
-        Args:
-            artifact: an existing file to judge instead of a fresh export.
-        """
+        """What happens until a cell has finished. Others that were announced run meanwhile, and may finish earlier."""
         id = spec.cell.id
         is_running = any(id in worker.running for worker in self._workers.values())
         if not is_running and id not in self._waiting:

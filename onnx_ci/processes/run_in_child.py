@@ -29,13 +29,7 @@ def run_in_child(
 ) -> Iterator[Message | Death]:
     """Do ``work`` in a process of its own, and yield its messages and its death. Without isolation, it is done in this process.
 
-    The last message has the key :data:`~onnx_ci.processes.supervisor.LAST`.
-
-    Args:
-        warm_up: imports what the work needs, before the limits count.
-
-    Raises:
-        EnvironmentLacksError: the process could not be started.
+    The last message has the key :data:`~onnx_ci.processes.supervisor.LAST`. ``warm_up`` imports what the work needs.
     """
     if isolation == "none":
         yield from messages_of(work)

@@ -74,14 +74,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def write_text(text: str | Iterable[str], path: Path, what: str = "the report") -> None:
-    """Write a text :func:`whole <onnx_ci.whole_files.write_whole>`, and create the folders above it.
-
-    Args:
-        text: the text, or its pieces, which are not kept in memory.
-
-    Raises:
-        ConfigurationError: ``path`` cannot be written, or is a file that onnx-ci did not write.
-    """
+    """Write a text, or its pieces, whole, and create the folders above it. Raises as :func:`check_replaceable`."""
     check_replaceable(path)
     pieces = [text] if isinstance(text, str) else text
     try:
@@ -98,16 +91,7 @@ def write_text(text: str | Iterable[str], path: Path, what: str = "the report") 
 
 
 def read_reports(paths: Iterable[Path], *, with_journals: bool = True) -> list[tuple[str, RunReport]]:
-    """Every report in ``paths``, with the name of its file, in order.
-
-    Args:
-        paths: report files, or folders: all ``*.json`` below them, sorted, except hidden ones.
-        with_journals: whether to read journals. A run leaves one if it is ended before it writes its report.
-
-    Raises:
-        ConfigurationError: a file does not exist, a folder contains none, or a file is not a report that this version of
-            onnx-ci can read. The message names the file and the remedy.
-    """
+    """Every report in files, and in folders as ``*.json``, with the name of its file. Raises ``ConfigurationError``."""
     return [(str(file), read_json(file, with_journal=with_journals)) for path in paths for file in _files(path)]
 
 

@@ -101,11 +101,7 @@ class RunReport:
         }
 
     def as_json(self, *, with_cells: bool = True) -> dict[str, Any]:
-        """The report as data that :mod:`json` can write.
-
-        Args:
-            with_cells: whether to fill the list of cells, which takes almost all of the memory.
-        """
+        """The report as data that :mod:`json` can write. Its cells take almost all of the memory."""
         return {
             "schema_version": SCHEMA_VERSION,
             "revision": to_json(self.revision),

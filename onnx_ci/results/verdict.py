@@ -184,12 +184,7 @@ class RunVerdict(enum.StrEnum):
 
 
 def run_verdict(results: Collection[CellResult], *, problems: int = 0, not_run: int = 0) -> RunVerdict:
-    """The verdict on a run.
-
-    Args:
-        problems: the number of recipe files or names that cannot be used.
-        not_run: the number of cells without a result, because the run was stopped.
-    """
+    """The verdict on a run, given the number of problems, and of cells without a result because it was stopped."""
     if problems or not_run or any(result.status.is_bad for result in results):
         return RunVerdict.FAILED
     judged = any(result.status is not Status.SKIPPED for result in results)
