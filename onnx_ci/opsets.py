@@ -38,14 +38,7 @@ def exporter_order(name: str) -> tuple[int, str]:
 
 
 def parse_opsets(spec: object) -> tuple[int, ...]:
-    """Read an opset specification.
-
-    Returns:
-        The opsets, ascending and without duplicates.
-
-    Raises:
-        ValueError: ``spec`` is not an opset specification. The message says what is wrong.
-    """
+    """The opsets of a specification, ascending, each once. Raises ``ValueError``, which says what is wrong."""
     if isinstance(spec, bool):
         raise ValueError(f"opsets must be numbers such as 9 or 9-17, not {spec!r}")
     if isinstance(spec, int):

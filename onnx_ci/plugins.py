@@ -92,12 +92,7 @@ class PluginKind(Collection[str]):
             raise ConfigurationError(f"there is no {self.noun} {name!r}{did_you_mean(name, self)}")
 
     def load(self, name: str) -> Any:
-        """Import and return what a name stands for.
-
-        Raises:
-            ConfigurationError: there is no such name.
-            EnvironmentLacksError: a package that adds it is broken; the message names the package and says what to do.
-        """
+        """Import and return what a name stands for. Raises ``EnvironmentLacksError`` if its package is broken."""
         entry = self._entry(name)
         try:
             target = entry.load()

@@ -22,15 +22,7 @@ ABANDONED_AFTER = 3600.0
 
 
 def write_whole(path: Path, pieces: Iterable[bytes], *, is_new: bool = False) -> None:
-    """Write ``pieces`` to ``path``, without keeping them in memory. Whatever is there is replaced, also a pipe.
-
-    Args:
-        path: the file, in a folder that exists.
-        is_new: whether an existing file is an error instead of being replaced.
-
-    Raises:
-        OSError: the file cannot be written; an existing one is kept.
-    """
+    """Write ``pieces`` to ``path``. Whatever is there is replaced, also a pipe, unless it ``is_new``. Raises ``OSError``."""
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with unfinished.open("xb") as file:
@@ -57,12 +49,7 @@ def read_regular(path: Path, largest: int) -> bytes:
 
 
 def remove_unfinished(folder: Path, name: str | None = None, *, seconds: float = ABANDONED_AFTER) -> None:
-    """Remove the unfinished files of processes that were killed.
-
-    Args:
-        name: the name that they were to get; any name by default.
-        seconds: their age. Another process may still be writing a younger one.
-    """
+    """Remove the unfinished files of processes that were killed. A younger one may be that of a live process."""
     with contextlib.suppress(OSError):
         for file in folder.iterdir():
             unfinished = UNFINISHED.fullmatch(file.name)

@@ -84,7 +84,9 @@ def graph_pass(
         RecipeError: there is no such pass, or an option is invalid.
     """
     if isinstance(what, str):
-        declared = _named(what)
+        if what not in PASSES:
+            raise RecipeError(f"there is no post-export pass {what!r}{did_you_mean(what, PASSES)}")
+        declared: GraphPass = dataclasses.replace(PASSES.load(what), name=what)
         if name is not None or lossy is not None:
             raise RecipeError(f"the pass {what!r} is known by its name: it takes neither name nor lossy")
         if keep_io_types is not None and declared.lossy != "float16":
@@ -107,14 +109,6 @@ def graph_pass(
         opset=declared.opset if opset is None else opset,
         options={**declared.options, **options},
     )
-
-
-def _named(name: str) -> GraphPass:
-    """The pass of a name, as onnx-ci or a package declares it."""
-    if name not in PASSES:
-        raise RecipeError(f"there is no post-export pass {name!r}{did_you_mean(name, PASSES)}")
-    declared: GraphPass = PASSES.load(name)
-    return dataclasses.replace(declared, name=name)
 
 
 def _function(function: Callable[..., Any], name: str | None, lossy: LossyType | None) -> GraphPass:

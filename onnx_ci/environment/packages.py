@@ -169,12 +169,7 @@ def inspect_packages(names: Iterable[str] = tuple(PROBES), *, timeout: float = I
 
 
 def _inspect(name: str, version: str, timeout: float, path: Iterable[str] = ()) -> Package:
-    """Inspect a package, or load a plug-in, in a process of its own.
-
-    Args:
-        name: the distribution, or the group and the name of the plug-in with a colon between them.
-        path: where packages are imported from, besides ``PYTHONPATH``.
-    """
+    """Inspect a package, or load a plug-in, ``GROUP:NAME``, in a new process with ``path`` besides ``PYTHONPATH``."""
     # Like the command `onnx-ci`, and unlike `python -m`, do not import packages from the current directory.
     search_path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(Path(__file__).parents[2]), *path]))
     command = [sys.executable, "-P", "-m", "onnx_ci.environment.packages", name]

@@ -76,14 +76,7 @@ def lacking(distribution: str) -> tuple[str, str] | None:
 
 
 def require_runtime(runtimes: Sequence[str] | None = None) -> None:
-    """Check that exactly one wheel of ONNX Runtime is installed, and the other runtimes that the settings name.
-
-    Other versions of ONNX Runtime are installed in the user's cache if they are not there.
-
-    Raises:
-        EnvironmentLacksError: none or both of the wheels are installed, or a requested runtime is missing.
-        ConfigurationError: another version of ONNX Runtime cannot be installed.
-    """
+    """Check that runtimes are installed, and install other versions of ONNX Runtime. Raises ``EnvironmentLacksError``."""
     if (missing := missing_runtime()) is not None:
         raise EnvironmentLacksError("; ".join(missing))
     for name in runtimes or ():

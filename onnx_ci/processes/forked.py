@@ -94,12 +94,7 @@ def _wait(ends: Iterable[socket.socket | ForkedInbox], seconds: float | None = N
 
 
 class ForkedProcesses(Processes["_ForkedChild"]):
-    """Processes that are forked from this one.
-
-    Args:
-        scratch: a folder for their files. Each has its own folder in it, which is removed with the process.
-        caller: the inbox of this process. A message in it also ends :meth:`wait`.
-    """
+    """Processes that are forked from this one. A message in the inbox of this process, ``caller``, also ends :meth:`wait`."""
 
     def __init__(self, scratch: Path, caller: ForkedInbox | None = None) -> None:
         super().__init__()
@@ -127,17 +122,7 @@ class ForkedProcesses(Processes["_ForkedChild"]):
     def start_from(
         self, parent: object, key: object, work: Work, limits: Limits, *, has_inbox: bool = False, can_fork: bool = False
     ) -> None:
-        """Let a process that serves forks fork another one, which does ``work``.
-
-        Args:
-            parent: the key of the process that serves forks.
-            work: the function, which is pickled.
-            has_inbox: whether the work also gets an inbox, for :meth:`post`.
-            can_fork: whether the work also gets a :class:`ForkServer`.
-
-        Raises:
-            OSError: its files cannot be created, the work cannot be pickled, or the parent cannot fork.
-        """
+        """Let a process that serves forks fork another one, which does ``work``, which is pickled. Raises ``OSError``."""
         forks = self._alive(parent)
         with self._new_child() as (child, ends):
             (ends.folder / _WORK).write_bytes(_pickled(work))

@@ -89,12 +89,7 @@ def usable_cores(groups: ControlGroups | None = None) -> int:
 
 
 def default_jobs(cores: int | None = None, share: int = 1) -> int:
-    """How many cells run at once if the settings do not say: one for each core, if there is memory for them.
-
-    Args:
-        cores: the number of cores that they may use; all that this process may use by default.
-        share: the number of processes that run cells and share the memory.
-    """
+    """How many cells run at once: one per core for which there is memory, which ``share`` processes share."""
     return max(1, min(cores or usable_cores(), machine_memory() // share // MEMORY_OF_JOB))
 
 

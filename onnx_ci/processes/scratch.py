@@ -38,9 +38,6 @@ def lock(descriptor: int, *, waits: bool = True) -> bool:
 
     The system releases the lock when the last process that inherited it ends. Those of filelock end with the process that took
     them, even if forks of it live on, and it cannot lock a folder.
-
-    Args:
-        waits: whether to wait until no other process holds its lock.
     """
     with contextlib.suppress(OSError, AttributeError):
         fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
