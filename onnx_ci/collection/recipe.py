@@ -230,7 +230,8 @@ def recipe(function: Callable[..., Any] | None = None, /, *, each: Cases | None 
         recipes = {case: _declare(function, fields, case) for case, fields in fields_by_case.items()}
         for declared in recipes.values():
             check_together(declared)
-        _declarations.extend(Declaration(declared, namespace) for declared in recipes.values())
+        file, module = (None if namespace is None else namespace.get(name) for name in ("__file__", "__name__"))
+        _declarations.extend(Declaration(declared, namespace, file, module) for declared in recipes.values())
         return recipes[None] if each is None else recipes
 
     return register if function is None else register(function)
@@ -243,16 +244,9 @@ class Declaration:
     recipe: Recipe
     namespace: Mapping[str, Any] | None
     """The names of the module; ``None`` if no module was being imported."""
-
-    @property
-    def file(self) -> str | None:
-        """The file of the module."""
-        return None if self.namespace is None else self.namespace.get("__file__")
-
-    @property
-    def module(self) -> str | None:
-        """The name of the module."""
-        return None if self.namespace is None else self.namespace.get("__name__")
+    file: str | None
+    module: str | None
+    """Its name."""
 
 
 _declarations: list[Declaration] = []

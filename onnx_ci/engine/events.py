@@ -24,8 +24,6 @@ from onnx_ci.results.records import CellEvidence, CellResult, Exclusion, Problem
 if TYPE_CHECKING:
     from onnx_ci.pipeline.export.exporter import Artifact
 
-# --- of the processes of recipe files
-
 
 @dataclass(frozen=True, kw_only=True)
 class LibrariesImported:
@@ -48,9 +46,6 @@ class WorkRequested:
 
     pickled: str
     """The function, in base 64."""
-
-
-# --- of workers and the processes of cells
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +79,6 @@ class CellFinished:
     evidence: CellEvidence
     read_set: ReadSet | None = None
     """What the verdict depends on; ``None`` if that is not recorded."""
-
-
-# --- of the session
 
 
 @dataclass(frozen=True, kw_only=True)
