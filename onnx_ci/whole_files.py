@@ -22,7 +22,7 @@ ABANDONED_AFTER = 3600.0
 
 
 def write_whole(path: Path, pieces: Iterable[bytes], *, is_new: bool = False) -> None:
-    """Write ``pieces`` to ``path``. Whatever is there is replaced, also a pipe, unless it ``is_new``. Raises ``OSError``."""
+    """Write ``pieces`` to ``path``. What is there is replaced, also a pipe, or an error if ``is_new``. Raises ``OSError``."""
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with unfinished.open("xb") as file:
@@ -49,7 +49,7 @@ def read_regular(path: Path, largest: int) -> bytes:
 
 
 def remove_unfinished(folder: Path, name: str | None = None, *, seconds: float = ABANDONED_AFTER) -> None:
-    """Remove the unfinished files of processes that were killed. A younger one may be that of a live process."""
+    """Remove unfinished files, of one ``name`` or of all, that are so old: a younger one may be that of a live process."""
     with contextlib.suppress(OSError):
         for file in folder.iterdir():
             unfinished = UNFINISHED.fullmatch(file.name)

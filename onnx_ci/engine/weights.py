@@ -47,7 +47,7 @@ def first_weights(task: CellTask) -> Weights:
 def recipes_to_export(
     task: CellTask, prepared: Prepared, shared: Shared, timings: dict[str, float], *, keeps_file: bool
 ) -> tuple[list[Prepared], list[Finding]]:
-    """What a cell exports: the model with its own weights, with probe weights, or both; and why one of them cannot be."""
+    """What a cell exports: the model with its own weights, with probe weights, or both. And why one cannot be exported."""
     if prepared.model.has_probe_weights and keeps_file:
         try:
             with_own_weights = shared.prepared(task, Weights.OWN, timings)
