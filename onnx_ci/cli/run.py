@@ -38,7 +38,6 @@ from onnx_ci.engine.events import CellJudged, Waiting
 from onnx_ci.engine.session import Session
 from onnx_ci.errors import UnwrittenError
 from onnx_ci.matrix.plan import Matrix
-from onnx_ci.processes.limits import LONGEST_SILENCE
 from onnx_ci.report.causes import failure_key
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.report.text import describe_missing_device
@@ -59,10 +58,18 @@ from onnx_ci.text import one_line
     metavar="PATH",
     help="Write the summary as Markdown.",
 )
+@click.option(
+    "-x",
+    "--exitfirst",
+    cls=GroupedOption,
+    group=Group.WHAT,
+    is_flag=True,
+    help="Stop after the first cell that fails. The others count as not run.",
+)
 @with_verbosity
 @with_colour
 @with_exit_code
-def run(paths: tuple[Path, ...], summary: Path | None, verbosity: str | None, **flags: str | None) -> NoReturn:
+def run(paths: tuple[Path, ...], summary: Path | None, exitfirst: bool, verbosity: str | None, **flags: str | None) -> NoReturn:
     r"""Export, check and compare every cell of the recipes in PATHS.
 
     \b
@@ -75,10 +82,12 @@ def run(paths: tuple[Path, ...], summary: Path | None, verbosity: str | None, **
       onnx-ci run --shard=2/5 --durations=old.json    the second of five parts of equal duration
       onnx-ci run -q                                  only failures and the last line
     """
-    gate(paths, settings_from(flags), summary, verbosity)
+    gate(paths, settings_from(flags), summary, verbosity, exitfirst=exitfirst)
 
 
-def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verbosity: str | None) -> NoReturn:
+def gate(
+    paths: tuple[Path, ...], settings: Settings, summary: Path | None, verbosity: str | None, *, exitfirst: bool = False
+) -> NoReturn:
     """Run every cell of the recipes in ``paths``, show the results, and exit with the exit code of the run."""
     files = written_files(settings, summary)
     progress = Progress(is_live=sys.stdout.isatty() and verbosity != QUIET)
@@ -90,7 +99,7 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
             whole, matrix = session.plan(recipes)
             if len(matrix.cells) != len(whole.cells) and verbosity != QUIET:
                 click.echo(f"shard {settings.shard}: {len(matrix.cells)} of {len(whole.cells)} cells")
-            _show_results(session, matrix, progress, verbosity)
+            _show_results(session, matrix, progress, verbosity, exitfirst=exitfirst)
     except UnwrittenError as error:  # the results are complete
         unwritten = error
     report = session.report
@@ -119,7 +128,7 @@ def _commands(settings: Settings) -> Commands:
     )
 
 
-def _show_results(session: Session, matrix: Matrix, progress: Progress, verbosity: str | None) -> None:
+def _show_results(session: Session, matrix: Matrix, progress: Progress, verbosity: str | None, *, exitfirst: bool) -> None:
     """Show the first failure of each cause as soon as it is decided, and the other cells of a recipe after the last of them.
 
     Ctrl-C stops the run and keeps the results so far.
@@ -135,23 +144,33 @@ def _show_results(session: Session, matrix: Matrix, progress: Progress, verbosit
         has_own_line = verbosity == VERBOSE or (key is not None and key not in shown_causes)
         shown_causes.add(key)
         if has_own_line:
-            show(result, commands, verbosity, before=progress.place)
+            show(result, commands, verbosity, before=progress.place, has_remedies=not (exitfirst or progress.is_done))
         show_in_short(waiting.add(result, waits=not has_own_line and verbosity != QUIET), before=progress.place)
-        progress.show()
+        if progress.is_live:
+            progress.show()
 
     try:
         try:
             for event in session.events():
                 match event:
-                    case Waiting():
+                    case Waiting() if verbosity != QUIET:
+                        if overdue := waiting.overdue():
+                            progress.clear()
+                            show_in_short(overdue, before=progress.place)
                         progress.show(event.doing)
                     case CellJudged():
                         show_result(event.result)
+                        if exitfirst and event.result.status.is_bad:
+                            break
         finally:
             progress.clear()
             show_in_short(waiting.take(), before=progress.place)
     except KeyboardInterrupt:
         click.echo("onnx-ci: interrupted", err=True)
+
+
+_TOGETHER = 10.0
+"""Seconds. Cells of a recipe that end within this time are shown in one line."""
 
 
 class WaitingResults:
@@ -180,7 +199,11 @@ class WaitingResults:
         if waits:
             self._waiting.append(result)
         is_last = self._done == len(self._cells) or _recipe(self._cells[self._done]) != _recipe(result.cell)
-        return self.take() if is_last or self._clock() - self._shown_at > LONGEST_SILENCE else []
+        return self.take() if is_last else self.overdue()
+
+    def overdue(self) -> list[CellResult]:
+        """Return the results, and forget them, if it is time to show them."""
+        return self.take() if self._waiting and self._clock() - self._shown_at > _TOGETHER else []
 
     def take(self) -> list[CellResult]:
         """Return the results that wait, and forget them."""

@@ -84,8 +84,9 @@ class Catalogue:
                 self.recipes[recipe.name] = Found(recipe, source, is_named)
                 added.append(self.recipes[recipe.name])
             elif not _is_same_definition(first.recipe, recipe):
-                where = f"{relative_source(Path(first.recipe.file), self.settings.root)}, line {first.recipe.line}"
-                message = used_twice(recipe.name, recipe.line, where)
+                root = self.settings.root
+                places = [f"{relative_source(Path(each.file), root)}, line {each.line}" for each in (recipe, first.recipe)]
+                message = used_twice(recipe.name, *places)
                 problems.append(self._problem(source, message, (recipe.file, recipe.line)))
         return added, problems
 
@@ -123,10 +124,10 @@ class Catalogue:
         return Problem(source=source, message=message, file=file, line=line)
 
 
-def used_twice(name: str, line: int, where: str) -> str:
-    """The message about a recipe whose name another recipe has."""
+def used_twice(name: str, here: str, there: str) -> str:
+    """The message about a recipe whose name another recipe has, given the file and the line of each."""
     return (
-        f"the recipe name {name!r} (line {line}) is already used by {where}; "
+        f"the recipe name {name!r} ({here}) is already used by {there}; "
         f"give one of them another name with @onnx_ci.recipe(name=...), or {FOR_EACH}"
     )
 

@@ -142,8 +142,8 @@ class SettingsTable:
     exporters: tuple[str, ...] | None = option(
         kind=values.some_of("exporter", plugins.EXPORTERS, pattern=plugins.NAME),
         role=Role.MATRIX,
-        help="torchscript, dynamo, or names of plug-ins. Default: those each recipe declares, or TorchScript below opset 18 "
-        "and dynamo from 18.",
+        help="torchscript, dynamo, or names of plug-ins; beside torchscript, dynamo runs from opset 18. Default: those "
+        "each recipe declares, or TorchScript below opset 18 and dynamo from 18.",
     )
     runtimes: tuple[str, ...] | None = option(
         kind=values.some_of("runtime", plugins.RUNTIMES, pattern=f"{plugins.NAME}({plugins.OF_VERSION})?"),

@@ -7,7 +7,7 @@ import torch
 from toolbox.cells import recipe_of, run_one
 
 import onnx_ci
-from onnx_ci.report.text import describe_finding
+from onnx_ci.report.findings import describe_finding
 
 AXES = {"x": {0: "batch", 1: "length"}}
 FLOATS = torch.linspace(-1, 1, 6).reshape(2, 3)
@@ -38,6 +38,14 @@ class Value(torch.nn.Module):
         if x.mean() > 0.5:  # the fault
             return x * 2
         return x
+
+
+class Windows(torch.nn.Module):
+    """What fixes the size is a number computed from it."""
+
+    def forward(self, x):
+        count = x.shape[0] - 1
+        return torch.stack([x[i : i + 2].sum(0) for i in range(count)])  # the fault
 
 
 class Unknown(torch.nn.Module):
@@ -75,7 +83,7 @@ def check_line(found):
     assert describe_finding(found).startswith(f"{found.source}, `{found.source.text}`: the ")
 
 
-@pytest.mark.parametrize("model", [Loop(), Fixed()], ids=["loop", "in a submodule"])
+@pytest.mark.parametrize("model", [Loop(), Fixed(), Windows()], ids=["loop", "in a submodule", "of a computed size"])
 def test_a_size_that_torch_export_fixes_is_named_as_in_the_recipe_with_the_line_that_fixes_it(model):
     found = error_of(model, "dynamo")
     check_line(found)
