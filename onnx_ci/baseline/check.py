@@ -76,10 +76,8 @@ class Baselines:
     def findings(self, evidence: CellEvidence, *, is_clean: bool = True, ignores_weights: bool = False) -> Iterator[Finding]:
         """The changes of a cell since its baseline; none if results are not checked.
 
-        Args:
-            is_clean: whether nothing else fails the cell. Only then is a missing baseline a finding.
-            ignores_weights: whether the file has other weights than the recorded one, so that what depends on their values is
-                left out.
+        If something else fails the cell, a missing baseline is no finding. If the file has other weights than the recorded one,
+        what depends on their values is left out.
         """
         if not self.is_checking or evidence.facts is None:
             return

@@ -101,15 +101,7 @@ def load_settings(
     given_by: SettingSource = SettingSource.COMMAND_LINE,
     environment: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Resolve every option.
-
-    Args:
-        flags: values from the command line or the caller, by an option's field name; ``None`` sets nothing.
-        environment: the environment variables. Default: those of the process.
-
-    Raises:
-        SettingError: a key is unknown or a value is invalid. The message names the place and the nearest key.
-    """
+    """Resolve every option; flags are given by the names of their fields. Raises the first :class:`SettingError`."""
     settings, problems = read_settings(root, flags=flags, given_by=given_by, environment=environment)
     if problems:
         raise problems[0]

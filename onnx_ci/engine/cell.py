@@ -235,8 +235,7 @@ class _Cell:
     def _judged(self, file: JudgedFile, prepared: Prepared, trial: Trial, *, is_export: bool = False) -> Judgement:
         """What is known about the file of a trial, with where a fault begins. Writes the inputs on which the file fails.
 
-        Args:
-            is_export: whether the file is what the exporter has just written, so that its options may be the remedy.
+        Options of the exporter may be the remedy if the file is what it has just written.
         """
         task, timings = self.task, self.evidence.timings
         shipped = self.context.shared.shipped_reference(task, prepared, timings)

@@ -18,15 +18,7 @@ from onnx_ci.results.records import CellEvidence
 
 
 class Engine(contextlib.AbstractContextManager["Engine"]):
-    """Runs cells one by one; a context manager that releases what cells share.
-
-    Consecutive cells of one recipe and device share their preparation. Each export gets a fresh copy of the model.
-
-    Args:
-        artifacts: where ONNX files are kept, with the models' own weights; ``None`` removes them once judged.
-        save_inputs: where the inputs are written on which cells fail, if anywhere.
-        runtimes: the runtimes that run the files, instead of those that the cells name.
-    """
+    """Runs cells one by one. Those of one recipe and device share their preparation; each export gets a copy of the model."""
 
     def __init__(
         self, *, artifacts: Path | None = None, save_inputs: Path | None = None, runtimes: Sequence[Runtime] = ()

@@ -114,9 +114,7 @@ class Recipes(contextlib.AbstractContextManager["Recipes"]):
     def unused(self, paths: Sequence[Path], *, is_whole: bool, others: Iterable[Path] = ()) -> list[Problem]:
         """What was asked for and is not there: paths, patterns, globs and tags that name nothing although others do.
 
-        Args:
-            is_whole: whether the whole project was searched.
-            others: files that the front-end uses or leaves out, whether or not they have recipes.
+        The front-end uses or leaves out the ``others``, whether or not they have recipes.
         """
         if not self.scopes:
             return []  # the front-ends say why nothing runs

@@ -315,11 +315,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         )
 
     def finish(self) -> RunReport:
-        """End the run in any state, once: stop its processes, write the report, record baselines.
-
-        Raises:
-            UnwrittenError: the report, a baseline or another file cannot be written.
-        """
+        """End the run in any state, once: stop its processes, write the report, record baselines. Raises ``UnwrittenError``."""
         with self._endings:
             try:
                 for part in (self._engine, self._recipes, self._cache):

@@ -225,16 +225,7 @@ class Processes(abc.ABC, Generic[_Child]):
     def start(
         self, key: object, work: Work, limits: Limits, *, warm_up: Callable[[], object] | None = None, has_inbox: bool = False
     ) -> None:
-        """Start a process that does ``work``. It has a session of its own.
-
-        Args:
-            work: the function. Its argument is a function that sends messages.
-            warm_up: imports what the work needs, before the limits count. Where processes are forked, it runs in this process.
-            has_inbox: whether the work also gets an inbox, for :meth:`post`.
-
-        Raises:
-            OSError: its files cannot be created, the system refuses another process, or the work cannot be sent to it.
-        """
+        """Start a process with a session of its own. If it is a fork, ``warm_up`` runs here before it. Raises ``OSError``."""
         fill_standard_descriptors()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError, AttributeError):

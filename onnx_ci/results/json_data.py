@@ -78,17 +78,7 @@ _Reader = Callable[[Any], Any]
 
 
 def from_json(kind: Any, data: Any, place: str = "") -> Any:
-    """``data``, as :mod:`json` reads it, as a value of the type ``kind``: the inverse of :func:`to_json`.
-
-    An object for a record must have all of its fields; unknown keys are ignored.
-
-    Args:
-        kind: a record, an enumeration, a plain type, or tuples, mappings and unions of them, as in annotations.
-        place: its place in the document, for messages.
-
-    Raises:
-        ValueError: ``data`` is not such a value; the message says what is wrong, and where.
-    """
+    """``data`` as a value of the type ``kind``, the inverse of :func:`to_json`. Raises ``ValueError`` with the place."""
     try:
         return _reader(kind)(data)
     except _MisfitError as misfit:

@@ -551,11 +551,7 @@ class CellEvidence:
 
     @classmethod
     def from_json(cls, data: Any, place: str = "") -> Self:
-        """The value that :meth:`as_json` returned.
-
-        Raises:
-            ValueError: ``data`` is not such a value; the message says what is wrong, and where.
-        """
+        """The value that :meth:`as_json` returned. Raises ``ValueError``, which says what is wrong, and where."""
         cell = from_json(Cell, data, place)
         id = field_of(data, "id", place)
         if id != cell.id or Cell.from_id(id) != cell:

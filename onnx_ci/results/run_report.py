@@ -118,14 +118,7 @@ class RunReport:
 
     @classmethod
     def from_json(cls, data: Any, *, has_summary: bool = True) -> Self:
-        """The report that :meth:`as_json` returned. Fields that a later version of onnx-ci added are ignored.
-
-        Args:
-            has_summary: whether its summary has the verdict and the counts, which must match its cells.
-
-        Raises:
-            ValueError: ``data`` is not a report; the message says what is wrong, and where.
-        """
+        """The report that :meth:`as_json` returned, also of a later version. Raises ``ValueError``, which says why."""
         version = field_of(data, "schema_version")
         if version != SCHEMA_VERSION:
             raise ValueError(f"it has schema_version {shortened(version)}, but this onnx-ci reads {SCHEMA_VERSION}")

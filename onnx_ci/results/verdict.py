@@ -45,16 +45,7 @@ def decide(
     strict: bool = False,
     severities: Severities = _NONE,
 ) -> CellResult:
-    """The verdict on one cell.
-
-    Args:
-        evidence: all that the stages found out, and the findings of the baseline.
-        allow: rules whose findings become notes.
-        expect: the recipe's expectations. They are strict: the cell must break exactly their rules.
-        unchecked: rules that this run does not check. Expectations of them are ignored.
-        strict: whether warnings and notes are errors, unless the project or the recipe declares their severity.
-        severities: the severities that the project gives to rules.
-    """
+    """The verdict on one cell, which must break exactly the rules of ``expect``, except those that are ``unchecked``."""
     expected = {expectation.rule for expectation in expect} - set(unchecked)
     findings = _settled(evidence.findings, allow=allow, expected=expected, strict=strict, severities=severities)
     broken = broken_rules(findings)
