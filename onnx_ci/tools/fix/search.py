@@ -14,7 +14,6 @@ from onnx_ci.engine.recipes import Recipes
 from onnx_ci.environment.packages import newest_opset
 from onnx_ci.matrix.plan import CellSpec
 from onnx_ci.owners import Owner, owner_of
-from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.limits import Limits, default_jobs
 from onnx_ci.processes.supervisor import LAST, Death
 from onnx_ci.results.records import AXES_OF_ONE, Cell, CellEvidence, CellResult, Severity, SourceLine, Status
@@ -54,7 +53,7 @@ class Search:
 
     def __init__(self, spec: CellSpec, recipes: Recipes, settings: Settings) -> None:
         self._spec, self._recipes, self._settings = spec, recipes, settings
-        self._jobs = settings.jobs or default_jobs(usable_cores())
+        self._jobs = settings.jobs or default_jobs()
 
     def of_the_same_export(self, failed: CellResult) -> Iterator[Attempt]:
         """Remedies that leave the model and its declaration as they are, until one passes.

@@ -20,7 +20,6 @@ from onnx_ci.errors import ConfigurationError, ExitCode, existing_file
 from onnx_ci.matrix.plan import CellSpec, spec_of, with_recipe
 from onnx_ci.matrix.scope import RecipeScope
 from onnx_ci.opsets import FIRST_DYNAMO_OPSET, OF_TORCH, format_opsets
-from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.limits import Limits, default_jobs
 from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.results.json_data import from_json, to_json
@@ -102,7 +101,7 @@ def _supports(plans: Sequence[CellSpec], recipes: Recipes) -> Iterator[OperatorS
 
     settings = recipes.settings
     works = {spec.cell: (spec.cell.recipe, functools.partial(_send_support, spec, settings)) for spec in plans}
-    jobs = settings.jobs or default_jobs(usable_cores())
+    jobs = settings.jobs or default_jobs()
     for cell, event in recipes.run_all(works, Limits.of(settings), jobs=jobs):
         if isinstance(event, Death):
             yield OperatorSupport(cell=cell, failure=f"the exporter's process {event.message}")

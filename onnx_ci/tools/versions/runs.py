@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from onnx_ci.config.options import OPTIONS, OUTPUTS
+from onnx_ci.config.options import OPTIONS, Role, options_with
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.processes.clock import CLOCK
@@ -83,7 +83,9 @@ def reported(overlay: Path | None, arguments: Iterable[str], settings: Settings)
         # Like the command `onnx-ci`, and unlike `python -m`, do not import packages from the current directory.
         command = [sys.executable, "-P", "-m", "onnx_ci", "run", *arguments, f"--report={report}", "--baseline=off"]
         # What the user's own run has written stays.
-        written = (option for option in OUTPUTS if option.name != "report" and getattr(settings, option.field))
+        written = (
+            option for option in options_with(Role.OUTPUT) if option.name != "report" and getattr(settings, option.field)
+        )
         command += [f"--{option.name}={folder}/{option.name}" for option in written]
         problems = Path(folder, "stderr")
         with problems.open("w") as file:
