@@ -58,13 +58,7 @@ class Repaired:
 
 
 def repaired_node(wrong: WrongResult, is_right: Callable[[torch.Tensor], bool], deadline: float) -> Repaired | None:
-    """The node at fault among those of a wrong result, or directly before them; ``None`` if no repair is found.
-
-    Args:
-        wrong: the result.
-        is_right: whether a tensor is what the result should be.
-        deadline: when to stop, by :func:`time.thread_time`.
-    """
+    """The node at fault among those of a wrong result, or directly before them; ``None`` if no repair is found."""
     makers = wrong.runner.makers
     before = {makers[name].position for each in wrong.nodes for name in wrong.runner.nodes[each].inputs if name in makers}
     # A node before them may be at fault although the model computes its value, but in another place.

@@ -74,11 +74,7 @@ class FileNode:
 
 
 class NodeRunner:
-    """Runs the nodes of a file one by one.
-
-    Args:
-        path: the file, with its external data in the same folder.
-    """
+    """Runs the nodes of a file one by one."""
 
     def __init__(self, path: Path) -> None:
         model = onnx.load(path)
