@@ -77,14 +77,9 @@ RunAll = Callable[..., Iterator[tuple[str, Message | Death]]]
 
 
 def write_bundle(spec: CellSpec, findings: Sequence[Finding], folder: Path, settings: Settings, run_all: RunAll) -> str:
-    """Write a folder with a script, a file, data and the text of an issue, and return where to report it, in words.
+    """Write a folder with a script, a file, data and the text of an issue, and return in words where to report it.
 
-    Args:
-        spec: the cell, which has failed.
-        findings: what is wrong with it.
-        folder: created if it does not exist; files of other names are left alone, and an earlier bug report is replaced.
-        settings: the settings.
-        run_all: starts the process that makes the fault smaller.
+    The folder is created if it does not exist. Files of other names are left alone, and an earlier bug report is replaced.
 
     Raises:
         NoBundleError: there is nothing to write; the folder is left as it is.
@@ -126,12 +121,7 @@ def _reduce(spec: CellSpec, findings: Sequence[Finding], folder: Path, settings:
 
 
 def reduced(task: CellTask, findings: Sequence[Finding], path: Path) -> Reduced:
-    """The smallest program that fails as a cell does, in this process.
-
-    Args:
-        task: the cell, which has failed.
-        findings: what is wrong with it.
-        path: where programs are exported to. In the end, it is the file of the smallest program, if that has one.
+    """The smallest program that fails as a cell does, in this process. ``path`` is its file in the end, if it has one.
 
     Raises:
         NoBundleError: there is none.

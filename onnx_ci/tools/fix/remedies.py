@@ -66,9 +66,7 @@ class Remedy:
 def same_export(spec: CellSpec, axes_of_one: Sequence[str] = ()) -> list[Remedy]:
     """What can be tried without a change of the model, the exporter and the opset: another example, an option.
 
-    Args:
-        spec: the cell.
-        axes_of_one: the dynamic axes along which the example has size 1, if that may be what is wrong.
+    The example may be wrong along the dynamic axes ``axes_of_one``, where it has size 1.
     """
     words = f"an example larger than 1 along {listed(map(repr, axes_of_one))}"
     larger = [Remedy(words=words, has_larger_example=True)] if axes_of_one else []
@@ -77,12 +75,7 @@ def same_export(spec: CellSpec, axes_of_one: Sequence[str] = ()) -> list[Remedy]
 
 
 def other_exports(spec: CellSpec, newest_opset: int) -> list[Remedy]:
-    """Other opsets, the nearest first, and the other exporter.
-
-    Args:
-        spec: the cell.
-        newest_opset: the newest that can be judged here.
-    """
+    """Other opsets up to the newest that can be judged here, the nearest first, and the other exporter."""
     exporter, opset = spec.cell.exporter, spec.cell.opset
     remedies = [
         Remedy(words=f"opset {other}", opset=other)

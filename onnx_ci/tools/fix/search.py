@@ -44,13 +44,7 @@ class Attempt:
 
 
 class Search:
-    """Tries remedies with a failing cell, several at once, each in a process of its own.
-
-    Args:
-        spec: the cell.
-        recipes: where the processes are started.
-        settings: the settings of the run.
-    """
+    """Tries remedies with a failing cell, several at once, each in a process of its own."""
 
     def __init__(self, spec: CellSpec, recipes: Recipes, settings: Settings) -> None:
         self._spec, self._recipes, self._settings = spec, recipes, settings

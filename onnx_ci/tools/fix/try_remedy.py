@@ -133,12 +133,7 @@ def _changes(remedy: Remedy, file: str, line: str) -> bool:
 
 @contextlib.contextmanager
 def changed_functions(file: str, text: str) -> Iterator[None]:
-    """Within the block, the functions of a file that this process has imported run changed code.
-
-    Args:
-        file: the absolute path of the file, which is not written.
-        text: its changed text.
-    """
+    """Within the block, the functions of a file that this process has imported run changed code. The file is not written."""
     before, after = (_codes(compile(each, file, "exec", dont_inherit=True)) for each in (text_of(Path(file)), text))
     changed = {code: after[key] for key, code in before.items() if key in after}  # code that is equal has the same lines
     gc.unfreeze()  # otherwise what was there before a fork is not listed

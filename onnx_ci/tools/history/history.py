@@ -34,13 +34,9 @@ class Moment:
 
 
 def history(folder: BaselineFolder, *, last: int) -> list[Moment]:
-    """The moments at which baselines changed, oldest first.
+    """The moments at which baselines changed, oldest first: the last commits, and the one before them for comparison.
 
     Only first parents are followed: the changes of a merged branch are those of the merge commit.
-
-    Args:
-        folder: where baselines are stored now.
-        last: the maximum number of commits. The commit before them is included, too, for comparison.
 
     Raises:
         ConfigurationError: there is no repository, or it has no commit.
@@ -92,19 +88,22 @@ def steps(moments: Sequence[Moment], limits: Limits) -> Iterator[tuple[Moment, l
         yield now, words
 
 
-@dataclass(frozen=True, kw_only=True)
-class Series:
-    """Numbers over the moments: the largest ones of all opsets of one recipe, exporter and device."""
-
-    title: str
-    drift: tuple[float | None, ...]
-    """``None`` where nothing comparable is recorded."""
-    file_bytes: tuple[float | None, ...]
-    operators: tuple[float | None, ...]
+_NUMBERS: Mapping[str, Callable[[Entry], float | None]] = {
+    "drift": lambda entry: max((each for line, each in entry.items() if _is_drift(line)), default=None),
+    "file_bytes": lambda entry: entry["file-bytes",],
+    "operators": lambda entry: sum(value for line, value in entry.items() if line[0] == "operators"),
+}
 
 
-def series(moments: Sequence[Moment]) -> list[Series]:
-    """One series for each recipe, exporter and target that occurs in the moments, in order."""
+def _is_drift(line: tuple[str, ...]) -> bool:
+    return line[0] == "values" and line[-1] == "drift"
+
+
+def series(moments: Sequence[Moment]) -> Iterator[tuple[str, dict[str, list[float | None]]]]:
+    """For each recipe, exporter and target that occurs in the moments, in order: a title, and its numbers by name.
+
+    A number is the largest one of all opsets at a moment; ``None`` where nothing comparable is recorded.
+    """
     rows = [
         {
             (recipe, exporter, target): list(entries.values())
@@ -113,23 +112,12 @@ def series(moments: Sequence[Moment]) -> list[Series]:
         }
         for moment in moments
     ]
-    keys = sorted({key for row in rows for key in row})
-    return [_series(" ".join(key), [row.get(key, []) for row in rows]) for key in keys]
-
-
-def _series(title: str, moments: Sequence[Sequence[Entry]]) -> Series:
-    """The largest numbers of the entries at each moment."""
-
-    def largest(number: Callable[[Entry], float | None]) -> tuple[float | None, ...]:
-        numbers = ((number(entry) for entry in entries) for entries in moments)
-        return tuple(max((value for value in values if value is not None), default=None) for values in numbers)
-
-    def is_drift(line: tuple[str, ...]) -> bool:
-        return line[0] == "values" and line[-1] == "drift"
-
-    return Series(
-        title=title,
-        drift=largest(lambda entry: max((each for line, each in entry.items() if is_drift(line)), default=None)),
-        file_bytes=largest(lambda entry: entry["file-bytes",]),
-        operators=largest(lambda entry: sum(value for line, value in entry.items() if line[0] == "operators")),
-    )
+    for key in sorted({key for row in rows for key in row}):
+        numbers = {name: [[number(entry) for entry in row.get(key, [])] for row in rows] for name, number in _NUMBERS.items()}
+        yield (
+            " ".join(key),
+            {
+                name: [max((each for each in of_moment if each is not None), default=None) for of_moment in of_moments]
+                for name, of_moments in numbers.items()
+            },
+        )

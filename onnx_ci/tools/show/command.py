@@ -79,13 +79,7 @@ _LONGEST_LINE = 1000
 
 
 def _print(lines: Sequence[str], everything: bool, colours: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Print lines, or as many of them and as much of each as somebody may read.
-
-    Args:
-        lines: the lines.
-        everything: whether to print all of them.
-        colours: the colours of lines, by the first character.
-    """
+    """Print lines, or as many of them and as much of each as somebody may read; in colours, by the first character."""
     for line in lines if everything else lines[:_MOST_LINES]:
         shown = line if everything or len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} …"
         click.secho(one_line(shown), fg=colours.get(line[:1]))

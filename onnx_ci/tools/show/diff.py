@@ -17,11 +17,6 @@ def difference(before: ModelProto, after: ModelProto, names: tuple[str, str]) ->
 
     Exporters number values and nodes, so those of ``after`` get the names of their counterparts in ``before``. Both models
     must be without weights, and are modified.
-
-    Args:
-        before: the first model.
-        after: the second model.
-        names: their names in the diff.
     """
     _rename(before.graph, after.graph)
     functions = {(function.domain, function.name): function for function in before.functions}
@@ -43,12 +38,7 @@ def _rename(before: _Graph, after: _Graph, outer: Mapping[str, str] | None = Non
     """Give values and nodes of ``after`` the names of their counterparts in ``before``.
 
     The names of a model's inputs and outputs are public and stay, and so do those of weights that both graphs have. The names
-    of a subgraph's inputs and outputs are not public.
-
-    Args:
-        before: the graph that has the names.
-        after: the graph that gets them.
-        outer: if ``after`` is a subgraph, the new names of values in the graphs around it.
+    of a subgraph's inputs and outputs are not public: ``outer`` has the new names of values in the graphs around it.
     """
     public = set() if outer is not None else {*_inputs(before), *_outputs(before), *_inputs(after), *_outputs(after)}
     pairs = _pairs(before.node, after.node)
@@ -73,15 +63,7 @@ def _rename(before: _Graph, after: _Graph, outer: Mapping[str, str] | None = Non
 def _names_of_counterparts(
     before: _Graph, after: _Graph, pairs: Sequence[tuple[int, int]], public: set[str], outer: Mapping[str, str] | None
 ) -> dict[str, str]:
-    """The new names of values of ``after``, by their names so far.
-
-    Args:
-        before: the graph that has the names.
-        after: the graph that gets them.
-        pairs: the positions of corresponding nodes.
-        public: the names that stay.
-        outer: as for :func:`_rename`.
-    """
+    """The new names of values of ``after``, by their names so far. ``public`` names stay."""
     names = dict(outer or {})
     weights_before, weights_after = _weights(before), _weights(after)
     if outer is not None:

@@ -125,12 +125,6 @@ def compare(
 def compare_files(first: Path, second: Path, settings: Settings, *, sizes: Sizes) -> FileComparison:
     """Compare two files, with isolation in a process of its own, so that a crash of a runtime becomes a finding.
 
-    Args:
-        first: the first file.
-        second: the second file.
-        settings: limits of drift, allowed rules, isolation, files with inputs, where failing inputs are written.
-        sizes: sizes of dynamic axes by name: the first is that of the example, the others are tried, too.
-
     Raises:
         OnnxCiError: a file does not exist or cannot be written, or the inputs or sizes do not fit the files.
     """

@@ -30,11 +30,6 @@ class LoadedFile:
 
     All inputs are in the order of the reference's inputs, and all outputs are the compared ones.
 
-    Args:
-        file: the file.
-        runtime: what it is loaded into.
-        scratch: a folder of its own, for changed copies.
-
     Raises:
         Exception: the runtime cannot load it; each runtime raises its own classes.
     """
@@ -102,12 +97,9 @@ class LoadedFile:
         return ReferenceEvaluator(in_float64(self._model()))
 
     def perturbed_runs(self, inputs: Sequence[torch.Tensor], like: Outputs, precision: Precision | None) -> list[Outputs]:
-        """The outputs of several runs, each with every weight and input moved by half a step of a precision.
+        """Outputs, each with weights and inputs moved by half a step of a precision or, if ``None``, its own.
 
-        Args:
-            inputs: the inputs.
-            like: the outputs without perturbation; runs with other shapes are left out.
-            precision: the precision; ``None`` for that of each tensor.
+        Those with other shapes than ``like``, the outputs without perturbation, are left out.
         """
         generator = torch.Generator().manual_seed(0)
         runs = []

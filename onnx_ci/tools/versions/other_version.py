@@ -29,9 +29,6 @@ _MAIN = "onnx_ci.tools.versions.other_version_main"
 class OtherOnnxRuntime:
     """A version of ONNX Runtime.
 
-    Args:
-        version: the version.
-
     Raises:
         EnvironmentLacksError: it is not installed.
     """
@@ -73,12 +70,7 @@ class OtherOnnxRuntime:
 
 
 class OtherSession:
-    """A session in a process of its own.
-
-    Args:
-        folder: the folder with this version.
-        path: the file.
-    """
+    """A session in a process of its own."""
 
     provider = "cpu"
     nodes_on_cpu = None
