@@ -39,9 +39,6 @@ def stored_weights(path: Path) -> Iterator[StoredWeight]:
 
     ONNX stacks the weights of recurrent layers: W, R and B hold a part for each direction, and B holds both biases. The gates
     are in another order than PyTorch's. These tensors are split into parts in PyTorch's order.
-
-    Args:
-        path: a file that :func:`~onnx_ci.onnx_model.signature.read_model` can read, with its external data in the same folder.
     """
     model = onnx.load(path, load_external_data=False)
     if lowest_precision(model) is not None:

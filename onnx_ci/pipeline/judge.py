@@ -80,9 +80,7 @@ def judge(
 ) -> Judgement:
     """Judge a file. A step runs even if an earlier one found something, as long as it can, so that one run reports everything.
 
-    Args:
-        runtimes: the runtimes that run it, wherever they can.
-        timings: the seconds of each stage are added to it.
+    The seconds of each stage are added to ``timings``.
     """
     with timed("contract", timings):
         judgement = (_judge_contracts if file.complete.is_dir() else _judge_contract)(file, task, shipped)

@@ -136,8 +136,7 @@ def compare(
 def _only_warns(probe: Probe, terms: Terms, *, is_finite: bool = True) -> bool:
     """Whether a mismatch is a warning because the model may never get the input. Two files must be the same there, too.
 
-    Args:
-        is_finite: whether both sides have numbers, not NaN or infinity on one side.
+    It is one of NaN or infinity on one side unless it ``is_finite``.
     """
     harmless = (InputStatus.DEGENERATE, InputStatus.EXTREME) if is_finite else (InputStatus.DEGENERATE,)
     return terms.is_traced and probe.legality in harmless
@@ -414,11 +413,7 @@ def similarity(got: torch.Tensor, exact: torch.Tensor, judged: torch.Tensor, noi
 
 
 def agreement(same: torch.Tensor, judged: torch.Tensor) -> Similarity:
-    """Compare an output of integers or booleans.
-
-    Args:
-        judged: which elements are compared; the others are ties.
-    """
+    """Compare an output of integers or booleans, of which those that are not judged are ties."""
     return Similarity(cosine=None, sqnr=None, agreement=_share(same, judged), ties=int((~judged).sum()))
 
 

@@ -74,10 +74,8 @@ def run_file(
 ) -> RuntimeRun:
     """Run the file at ``path`` on every probe and compare its outputs.
 
-    Errors of the runtime become findings, except for out-of-memory errors of a GPU, which are raised.
-
-    Args:
-        timings: the seconds of each stage are added to it.
+    Errors of the runtime become findings, except for out-of-memory errors of a GPU, which are raised. The seconds of each stage
+    are added to ``timings``.
     """
     file_run = _FileRun(
         runtime=runtime, signature=signature, model=model, probes=probes, device=device, max_drift=max_drift, timings=timings
@@ -257,12 +255,7 @@ def feeds_of(signature: Signature, weights: Mapping[str, torch.Tensor], probe: P
 def save_failing(
     findings: Iterable[Finding], inputs: Mapping[str, Sequence[torch.Tensor]], names: Sequence[str | None], folder: Path
 ) -> None:
-    """Write the inputs on which a file fails, each as one file that ``--inputs`` reads.
-
-    Args:
-        inputs: the inputs by the name of the probe.
-        names: the inputs' names; those without one get their position.
-    """
+    """Write the inputs on which a file fails, each as a file for ``--inputs``. Those without a name get their position."""
     failing = {each.probe for each in findings if each.severity is not Severity.NOTE}
     for probe, tensors in inputs.items():
         if probe in failing:
@@ -286,13 +279,7 @@ def _raise_if_out_of_memory(error: Exception) -> None:
 def never_compared(
     outputs: Iterable[OutputDrift], findings: Iterable[Finding], of: str = "the model", remedy: str | None = None
 ) -> list[Finding]:
-    """Findings about outputs of which no element was ever compared.
-
-    Args:
-        findings: what was found. Where only one side is finite, the output was compared, and is wrong.
-        of: what messages call the reference.
-        remedy: that of the findings, unless it is the rule's.
-    """
+    """Findings about outputs of which no element was ever compared. Where only one side is finite, it was, and is wrong."""
     is_compared = {each.output: True for each in findings if each.output and each.rule == "nonfinite-mismatch"}
     for output in outputs:
         is_compared[output.name] = is_compared.get(output.name, False) or output.index is not None

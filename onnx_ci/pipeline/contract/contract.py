@@ -34,8 +34,7 @@ def compare_signature(
 ) -> list[Finding]:
     """Every difference between the file's signature and what the recipe declares and the model returns.
 
-    Args:
-        domains: domains of operators that are allowed besides those that the recipe declares.
+    Operators of ``domains`` are allowed besides those that the recipe declares.
     """
     findings, cell = check_content(signature, task, domains=domains), task.cell
     names = model.signature.input_names
@@ -219,15 +218,7 @@ def compare_execution(
     axes_by_name: Mapping[str, Mapping[int, str]],
     probes: Sequence[Probe],
 ) -> list[Finding]:
-    """Differences between the output shapes that the file declares, by number, name or expression, and those of ``outputs``.
-
-    Args:
-        signature: what the file declares.
-        outputs: what it computes on ``probe``.
-        probe: one of ``probes``.
-        axes_by_name: the dynamic axes that the recipe declares.
-        probes: all inputs.
-    """
+    """Differences between the output shapes that the file declares, by number, name or expression, and those of ``outputs``."""
     sizes_by_name = [
         (dim, size)
         for value, tensor in zip(signature.inputs, probe.inputs, strict=True)

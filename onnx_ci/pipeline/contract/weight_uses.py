@@ -258,12 +258,7 @@ class _Uses:
         return any(not isinstance(side, Ref) or side.value not in self._from_data for side in sides)
 
     def _foldable(self, operator: Operator, of_product: _Names, of_constant: _Names) -> _Names:
-        """The weights that an optimizer may combine into one tensor where a constant is added to a product or multiplies it.
-
-        Args:
-            of_product: the weights that the product is computed from.
-            of_constant: the weights that the constant consists of.
-        """
+        """The weights that an optimizer may combine into one tensor where a constant is added to a product or multiplies it."""
         if operator.name in _ADDITIVE:
             biases = _Names(name for name in of_product if self._weights[name].dim() <= 1)
             return biases | of_constant if biases else biases

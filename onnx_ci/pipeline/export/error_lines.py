@@ -34,11 +34,7 @@ def was_unhandled(error: BaseException | None) -> bool:
 
 
 def line_of_error(chain: Sequence[BaseException]) -> SourceLine | None:
-    """The innermost line of the model's code that raised an error, or else the one that the exporter was converting.
-
-    Args:
-        chain: the error, what it was raised from, and so on.
-    """
+    """The innermost line of the model's code that raised an error, or else the one that the exporter was converting."""
     stacks = [[*traceback.walk_tb(link.__traceback__)][::-1] for link in reversed(chain)]
     raised = map(_line_in, stacks)
     values = (value for stack in stacks for frame, _ in stack for value in frame.f_locals.values())
@@ -87,10 +83,7 @@ def line_of_node(node: onnx.NodeProto) -> SourceLine | None:
 def line_that_fixes(call: Call, dynamic_shapes: tuple[Any, ...] | None, dimension: str) -> SourceLine | None:
     """The line of the project that makes ``torch.export`` fix a size that should be dynamic; ``None`` if it is not known.
 
-    Args:
-        call: a copy of the model and its arguments, which is traced.
-        dynamic_shapes: the inputs' dynamic axes, in the order of forward's parameters.
-        dimension: the size, as the error calls it without ``inputs`` in front: ``['x'].shape[0]``.
+    The copy of the model in ``call`` is traced. The size is named as in the error without ``inputs``: ``['x'].shape[0]``.
     """
     guards = _Guards()
     # As torch.onnx passes dynamic axes on to torch.export: as hints, in place of their names.

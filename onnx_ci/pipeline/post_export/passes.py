@@ -17,12 +17,7 @@ Feeds = Callable[[], Sequence[Mapping[str, Any]]]
 
 
 class CannotApplyError(Exception):
-    """A package is not installed, or inputs for a calibration are missing.
-
-    Args:
-        problem: what is wrong, as it follows the name of what is applied.
-        remedy: what to do.
-    """
+    """A package is not installed, or inputs for a calibration are missing."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem)

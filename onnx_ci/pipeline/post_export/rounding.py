@@ -284,23 +284,14 @@ def is_within(ranges: Ranges, calibrated: Ranges) -> bool:
 
 
 class _Int8(_Numbered):
-    """Rounds weights and activations to 256 steps.
+    """Rounds weights and activations to 256 steps, with their own ranges unless they are calibrated.
 
-    Args:
-        call: the call that will run.
-        pass: the pass, whose options say which types it uses and whether weights have a scale for each channel.
-        seed: the seed of the random numbers that round; ``None`` to round to the nearest step.
-        observations: what a run on the same inputs shows.
-        calibrated: the ranges of activations; ``None`` for those of the data.
+    The pass's options say which types it uses, and whether weights have a scale for each channel. ``observations`` is what a
+    run on the same inputs shows.
     """
 
     def __init__(
-        self,
-        call: Call,
-        graph_pass: GraphPass,
-        seed: int | None,
-        observations: Observations,
-        calibrated: Ranges | None,
+        self, call: Call, graph_pass: GraphPass, seed: int | None, observations: Observations, calibrated: Ranges | None
     ) -> None:
         super().__init__(call)
         self._options: Mapping[str, Any] = graph_pass.options

@@ -156,13 +156,7 @@ def run_eagerly(program: Program) -> EagerRun | None:
 
 
 def attempt(program: Program, how: ExportCall, path: Path) -> Outcome | None:
-    """How a program fails; ``None`` if it does not, or cannot run in PyTorch.
-
-    Args:
-        program: the program.
-        how: how it is exported.
-        path: where the file is written.
-    """
+    """How a program fails, whose file is written to ``path``; ``None`` if it does not, or cannot run in PyTorch."""
     path.unlink(missing_ok=True)
     reference = run_eagerly(program)
     if reference is None:

@@ -143,12 +143,7 @@ def load_cuda_libraries(onnxruntime: Any) -> None:
 
 
 class OnnxRuntimeSession:
-    """A session of ONNX Runtime.
-
-    Args:
-        session: the session.
-        profile: the folder for a profile of the first run, if one is written; removed with the session.
-    """
+    """A session of ONNX Runtime. A profile of its first run is written to ``profile``, a folder that is removed with it."""
 
     nodes_on_cpu: tuple[str, ...] | None = None
 

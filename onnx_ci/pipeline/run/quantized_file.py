@@ -222,14 +222,7 @@ WRONG_SCALE = "If the file was calibrated on inputs like these, calibrate it aga
 
 
 class QuantizedFile:
-    """Runs changed copies of a quantized file.
-
-    Args:
-        name: what the file is called in messages.
-        model: the file with all its data. It is not changed.
-        runtime: what runs the copies.
-        scratch: a folder for them.
-    """
+    """Runs changed copies of a quantized file, which are in a scratch folder. Messages call the file by its name."""
 
     def __init__(self, name: str, model: onnx.ModelProto, runtime: Runtime, scratch: Path) -> None:
         self.name = name
@@ -249,11 +242,7 @@ class QuantizedFile:
         return self._load(self._model, "as-it-is")
 
     def fits(self, feeds: Mapping[str, torch.Tensor]) -> list[ScaleFit]:
-        """How the scale of each activation fits its values.
-
-        Args:
-            feeds: the inputs by name. What the runtime raises about them is raised.
-        """
+        """How the scale of each activation fits its values."""
         names = {value.name for value in self._model.graph.input}
         outputs = self._with_activations.run(feeds) if self.activations else ()
         return [
