@@ -61,45 +61,9 @@ class RuntimeRun:
         return any(fault.rule not in ("load-error", "provider-mismatch") for fault in self.faults)
 
 
-def run_file(
-    runtime: Runtime,
-    path: Path,
-    signature: Signature,
-    model: RecipeModel,
-    probes: Sequence[Probe],
-    *,
-    device: str,
-    max_drift: DriftLimit,
-    timings: dict[str, float],
-) -> RuntimeRun:
-    """Run the file at ``path`` on every probe and compare its outputs.
-
-    Errors of the runtime become findings, except for out-of-memory errors of a GPU, which are raised. The seconds of each stage
-    are added to ``timings``.
-    """
-    file_run = _FileRun(
-        runtime=runtime, signature=signature, model=model, probes=probes, device=device, max_drift=max_drift, timings=timings
-    )
-    file_run.run(path)
-    findings = file_run.findings
-    if model.recipe.run_files is not None:  # each file may be judged by itself
-        findings = [
-            dataclasses.replace(each, remedy=_EACH_ALONE) if each.severity is Severity.ERROR and each.probe else each
-            for each in findings
-        ]
-    return RuntimeRun(
-        runtime=runtime.name,
-        is_deployed=runtime.is_deployed,
-        outputs=tuple(file_run.outputs),
-        findings=tuple(findings),
-        device=device,
-        is_onnxruntime=isinstance(runtime, OnnxRuntime),
-    )
-
-
 @dataclass(kw_only=True)
-class _FileRun:
-    """One run while it goes on: what is known so far."""
+class FileRun:
+    """One run of a file on every probe, while it goes on: what is known so far."""
 
     runtime: Runtime
     signature: Signature
@@ -107,7 +71,8 @@ class _FileRun:
     probes: Sequence[Probe]
     device: str
     max_drift: DriftLimit
-    timings: dict[str, float]
+    timings: dict[str, float] = field(default_factory=dict)
+    """The seconds of each stage are added to it."""
     outputs: list[OutputDrift] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     runs_example: bool = False
@@ -117,8 +82,33 @@ class _FileRun:
     def __post_init__(self) -> None:
         self.names = [value.name for value in self.signature.outputs]
 
-    def run(self, path: Path) -> None:
-        """Load the file and run it on every probe."""
+    def run(self, path: Path) -> RuntimeRun:
+        """Load the file, run it on every probe and compare its outputs.
+
+        Errors of the runtime become findings, except for out-of-memory errors of a GPU, which are raised.
+        """
+        session = self._loaded(path)
+        if session is not None:
+            self._run_probes(session)
+            if self.device != "cpu":
+                self.findings += self._nodes_on_cpu(session)
+        findings = self.findings
+        if self.model.recipe.run_files is not None:  # each file may be judged by itself
+            findings = [
+                dataclasses.replace(each, remedy=_EACH_ALONE) if each.severity is Severity.ERROR and each.probe else each
+                for each in findings
+            ]
+        return RuntimeRun(
+            runtime=self.runtime.name,
+            is_deployed=self.runtime.is_deployed,
+            outputs=tuple(self.outputs),
+            findings=tuple(findings),
+            device=self.device,
+            is_onnxruntime=isinstance(self.runtime, OnnxRuntime),
+        )
+
+    def _loaded(self, path: Path) -> Session | None:
+        """The file in the runtime, on the device; ``None`` if that is not possible, which is a finding."""
         try:
             with timed("load", self.timings):
                 session = self._load(path)
@@ -128,14 +118,12 @@ class _FileRun:
             message, details = f"{self.runtime.name} cannot load the file: {reason}", {"runtime": self.runtime.name}
             remedy = _NOT_IMPLEMENTED if "NOT_IMPLEMENTED" in reason else None
             self.findings.append(finding("load-error", message, details=details, remedy=remedy))
-            return
+            return None
         if session.provider != self.device.partition(":")[0]:
             message = f"{self.runtime.name} ran on {session.provider}, but {self.device} was requested"
             self.findings.append(finding("provider-mismatch", message))
-            return
-        self._run_probes(session)
-        if self.device != "cpu":
-            self.findings += self._nodes_on_cpu(session)
+            return None
+        return session
 
     def _load(self, path: Path) -> Session:
         """The file; or the files in a folder, which the recipe's function runs."""

@@ -267,8 +267,6 @@ class _Uses:
             return _Names()  # the combination would be far from the weights
         return of_product | of_constant
 
-    # --- BatchNorm
-
     def _identity(self, operator: Operator) -> FoldedNorm | None:
         """A layer that no BatchNorm has followed yet; ``None`` if none can be folded into it."""
         arguments, shape = operator.arguments, self._values[operator.results[0]].shape if operator.results else ()

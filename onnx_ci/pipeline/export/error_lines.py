@@ -77,9 +77,6 @@ def line_of_node(node: onnx.NodeProto) -> SourceLine | None:
     return innermost(_places_in(next(stacks, "")))
 
 
-# --- sizes that torch.export fixes --------------------------------------------------------------------------------------
-
-
 def line_that_fixes(call: Call, dynamic_shapes: tuple[Any, ...] | None, dimension: str) -> SourceLine | None:
     """The line of the project that makes ``torch.export`` fix a size that should be dynamic; ``None`` if it is not known.
 

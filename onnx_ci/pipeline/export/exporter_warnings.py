@@ -61,9 +61,6 @@ def explained(findings: Iterable[Finding], warnings: Sequence[Finding]) -> Itera
             yield replace(each, message=message, remedy=warning.remedy)
 
 
-# --- branches of which the file has one side only, and no probe takes the other one --------------------------------------
-
-
 def judge_branches(branches: Iterable[UntakenBranch]) -> list[Finding]:
     """A finding for each frozen branch. In an installed package it is a note: libraries choose between equivalent ways."""
     findings = {}

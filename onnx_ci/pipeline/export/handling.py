@@ -85,9 +85,6 @@ def import_quietly(names: Iterable[str]) -> None:
                 importlib.import_module(name)
 
 
-# --- the exporters of torch ---------------------------------------------------------------------------------------------
-
-
 def call_torch(request: ExportRequest, path: Path, **options: Any) -> None:
     """Call ``torch.onnx.export``."""
     args = request.args

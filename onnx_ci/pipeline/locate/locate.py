@@ -19,7 +19,7 @@ from onnx_ci.onnx_model.signature import Signature, read_model
 from onnx_ci.opsets import CUSTOM
 from onnx_ci.pipeline.compare.attribution import is_of_other_runtime
 from onnx_ci.pipeline.compare.equal_axes import EQUAL_AXES
-from onnx_ci.pipeline.compare.runtime_run import feeds_of, run_file
+from onnx_ci.pipeline.compare.runtime_run import FileRun, feeds_of
 from onnx_ci.pipeline.export.error_lines import line_of_node
 from onnx_ci.pipeline.inputs.probes import InputStatus, Probe, Probes
 from onnx_ci.pipeline.locate.culprits import SourceSites, find_culprits, with_recipe
@@ -379,16 +379,15 @@ class _Search:
 
     def _is_right_without(self, probe: str | None, passes: Sequence[str]) -> bool:
         """Whether ONNX Runtime is right on an input if it skips passes of its optimizer."""
-        run = run_file(
-            OnnxRuntime(disabled=passes),
-            self.path,
-            self.signature,
-            self.model,
-            [each for each in self.probes.all if each.name == probe],
+        probes = [each for each in self.probes.all if each.name == probe]
+        run = FileRun(
+            runtime=OnnxRuntime(disabled=passes),
+            signature=self.signature,
+            model=self.model,
+            probes=probes,
             device="cpu",
             max_drift=self.max_drift,
-            timings={},
-        )
+        ).run(self.path)
         return bool(run.outputs) and not run.faults
 
 

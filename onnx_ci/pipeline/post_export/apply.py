@@ -68,9 +68,6 @@ def _finding_of(error: BaseException, graph_pass: GraphPass, paths: tuple[Path, 
     return finding("pass-error", message, remedy=remedy, introduced_by=graph_pass.name)
 
 
-# --- functions --------------------------------------------------------------------------------------------------------
-
-
 def _transform(graph_pass: GraphPass, before: Path, path: Path, feeds: Feeds) -> None:
     """Call the function of a pass in the way that its parameters ask for, and write what it returns to ``path``."""
     function = graph_pass.transform

@@ -39,9 +39,6 @@ def _import(module: str, *, package: str, extra: str) -> Any:
         raise
 
 
-# --- what keeps the numbers -------------------------------------------------------------------------------------------
-
-
 def onnxsim(model: onnx.ModelProto, **options: Any) -> onnx.ModelProto:
     """``onnxsim.simplify``, with the options as its keywords."""
     package = _import("onnxsim", package="onnxsim", extra="onnxsim")
@@ -81,9 +78,6 @@ def ort_optimized(before: Path, after: Path, **options: Any) -> None:
         entry = "session.optimized_model_external_initializers_file_name"
         session_options.add_session_config_entry(entry, f"{after.name}.data")
     ort.InferenceSession(before, sess_options=session_options, providers=["CPUExecutionProvider"])
-
-
-# --- half precision and quantization ----------------------------------------------------------------------------------
 
 
 def to_float16(model: onnx.ModelProto, *, keep_io_types: bool, **options: Any) -> onnx.ModelProto:

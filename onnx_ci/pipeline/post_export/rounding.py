@@ -68,9 +68,6 @@ def _rounded(call: OperatorCall, outputs: Any, change: Callable[[torch.Tensor], 
     return outputs if call.is_view else pytree.tree_map_only(torch.Tensor, rounded, outputs)
 
 
-# --- float16 ----------------------------------------------------------------------------------------------------------
-
-
 class _Float16(Intervention):
     def __init__(self, generator: torch.Generator | None) -> None:
         super().__init__()
@@ -94,8 +91,6 @@ def float16(seed: int | None) -> Within:
 
     return within
 
-
-# --- int8 -------------------------------------------------------------------------------------------------------------
 
 Ranges = dict[tuple[int, str], tuple[float, float]]
 """The least and the largest value of each activation, by the number of its operator and its role there."""

@@ -228,9 +228,6 @@ class _Simulator:
         return dataclasses.replace(with_noise_of(reference, simulated, self._method, unrounded=unrounded), is_lossy=True)
 
 
-# --- calibration ------------------------------------------------------------------------------------------------------
-
-
 def calibration_probes(probes: Probes) -> list[Probe]:
     """The probes on which a static quantization is calibrated: the example and inputs like it that show a range."""
     usable = []

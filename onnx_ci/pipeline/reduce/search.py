@@ -76,9 +76,6 @@ def _kind(call: FunctionCall, program: Program) -> object:
     return call.function, repr(mapped(call.args, leaf)), repr({name: mapped(each, leaf) for name, each in call.kwargs.items()})
 
 
-# --- smaller, as long as it fails ---------------------------------------------------------------------------------------
-
-
 def shrunk(
     program: Program, step: Callable[[Program], Iterator[Program]], fails: Callable[[Program], bool], deadline: float
 ) -> Program:

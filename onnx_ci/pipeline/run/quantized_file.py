@@ -88,9 +88,6 @@ def quantized_activations(model: onnx.ModelProto) -> Iterator[QuantizedActivatio
             )
 
 
-# --- jitter -----------------------------------------------------------------------------------------------------------
-
-
 def quantized_tensors(model: onnx.ModelProto) -> Mapping[str, np.iinfo]:
     """The quantized activations of the main graph, whether their scales are fixed or not, and the range of their integers."""
     fixed = {each.name: each.integers for each in quantized_activations(model)}
@@ -138,8 +135,6 @@ def _jitter(name: str, integers: np.iinfo, seed: float) -> Iterator[onnx.NodePro
     yield node("Min", "above highest", "within")
     yield node("Cast", "within", name, to=kind)
 
-
-# --- running changed copies ---------------------------------------------------------------------------------------------
 
 _CLIPPED_SHARE = 0.001
 """A file that was calibrated for an input clips at most this share of each activation."""

@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ import torch
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
+from onnx_ci.engine.recipes import Recipes
 from onnx_ci.environment.versions import versions
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.matrix.plan import CellSpec, CellTask, with_recipe
@@ -42,7 +43,7 @@ from onnx_ci.pipeline.run.runtime import Runtime
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.scratch import scratch_folder
-from onnx_ci.processes.supervisor import LAST, Death, Message, Send
+from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Finding, Severity, SourceLine
 from onnx_ci.tools.bundle.issue import Report, Tracker, issue_text, main_expression, script, script_of_file, title
@@ -72,11 +73,7 @@ class Reduced:
     eager: EagerRun
 
 
-RunAll = Callable[..., Iterator[tuple[str, Message | Death]]]
-"""Calls functions with recipes, each in a process of its own: :meth:`onnx_ci.engine.recipes.Recipes.run_all`."""
-
-
-def write_bundle(spec: CellSpec, findings: Sequence[Finding], folder: Path, settings: Settings, run_all: RunAll) -> str:
+def write_bundle(spec: CellSpec, findings: Sequence[Finding], folder: Path, recipes: Recipes) -> str:
     """Write a folder with a script, a file, data and the text of an issue, and return in words where to report it.
 
     The folder is created if it does not exist. Files of other names are left alone, and an earlier bug report is replaced.
@@ -92,7 +89,7 @@ def write_bundle(spec: CellSpec, findings: Sequence[Finding], folder: Path, sett
             raise ConfigurationError(f"{path} would be replaced, but onnx-ci did not write it; name another folder")
     _reportable(findings)
     with scratch_folder() as scratch:
-        report = _reduce(spec, findings, scratch, settings, run_all)
+        report = _reduce(spec, findings, scratch, recipes)
         printed = _run_script(scratch)
         _clean(scratch / FILE)
         script, has_file = (scratch / SCRIPT).read_text(), (scratch / FILE).is_file()
@@ -106,11 +103,11 @@ def write_bundle(spec: CellSpec, findings: Sequence[Finding], folder: Path, sett
     return f"{report.expression} fails by itself: run {SCRIPT} in {folder}, and report {ISSUE} to {report.tracker}"
 
 
-def _reduce(spec: CellSpec, findings: Sequence[Finding], folder: Path, settings: Settings, run_all: RunAll) -> Report:
+def _reduce(spec: CellSpec, findings: Sequence[Finding], folder: Path, recipes: Recipes) -> Report:
     """Write the script, the file and the data, in a process of its own."""
-    write = functools.partial(_write, spec, findings, folder, settings)
+    write = functools.partial(_write, spec, findings, folder, recipes.settings)
     sent: dict[str, str] = {}
-    for _, event in run_all({"bundle": (spec.cell.recipe, write)}, Limits.of(spec)):
+    for _, event in recipes.run_all({"bundle": (spec.cell.recipe, write)}, Limits.of(spec)):
         if isinstance(event, Death):
             raise NoBundleError(f"the process that makes the fault smaller {event.message}")
         sent = event[LAST]
@@ -254,11 +251,8 @@ def _clean(path: Path) -> None:
         onnx.save(model, path)
 
 
-# --- in a process of its own
-
-
 def _write(spec: CellSpec, findings: Sequence[Finding], folder: Path, settings: Settings, recipe: Recipe, send: Send) -> None:
-    """Write the script, the file and the data."""
+    """Write the script, the file and the data, in a process of its own."""
     try:
         fault = reduced(with_recipe(spec, recipe, settings), findings, folder / FILE)
     except (NoBundleError, PrepareError) as error:

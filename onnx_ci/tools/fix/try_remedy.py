@@ -22,7 +22,7 @@ from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.cell import CellContext, run_cell
 from onnx_ci.engine.shared import Shared
-from onnx_ci.matrix.plan import CellSpec, with_recipe
+from onnx_ci.matrix.plan import CellSpec, CellTask, with_recipe
 from onnx_ci.pipeline.export.exporter import Artifact
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.model.call import PrepareError, with_inputs
@@ -39,26 +39,28 @@ from onnx_ci.tools.fix.remedies import Remedy, text_of
 def try_remedy(remedy: Remedy, spec: CellSpec, settings: Settings, recipe: Recipe, send: Send) -> None:
     """The main function of the process: send the evidence about the changed cell."""
     cell = with_recipe(remedy.cell(spec), remedy.recipe(recipe), settings)
+    try:
+        evidence = _evidence(remedy, cell, settings)
+    except PrepareError as error:
+        evidence = CellEvidence(cell=cell.cell, findings=(error.finding,))
+    send({LAST: evidence.as_json()})
+
+
+def _evidence(remedy: Remedy, cell: CellTask, settings: Settings) -> CellEvidence:
+    """The evidence about a changed cell.
+
+    Raises:
+        PrepareError: its model cannot be prepared.
+    """
     if remedy.has_larger_example:
-        try:
-            prepared = Shared().prepared(cell, Weights.OWN, {})
-        except PrepareError as error:
-            send({LAST: CellEvidence(cell=cell.cell, findings=(error.finding,)).as_json()})
-            return
-        cell = replace(cell, recipe=with_larger_example(cell.recipe, prepared))
+        cell = replace(cell, recipe=with_larger_example(cell.recipe, Shared().prepared(cell, Weights.OWN, {})))
     if not remedy.texts:
         evidence = run_cell(cell, CellContext(shared=Shared()))
         if remedy.exporter == "torchscript":  # it freezes branches that dynamo refuses
             evidence = _with_errors(evidence, lambda each: each.rule == "untaken-branch")
-        send({LAST: evidence.as_json()})
-        return
+        return evidence
     unchanged = CellContext(shared=Shared())
-    try:
-        prepared = unchanged.shared.prepared(cell, Weights.OWN, {})
-    except PrepareError as error:
-        send({LAST: CellEvidence(cell=cell.cell, findings=(error.finding,)).as_json()})
-        return
-    untested = tuple(_untested(remedy, prepared))
+    untested = tuple(_untested(remedy, unchanged.shared.prepared(cell, Weights.OWN, {})))
     with scratch_folder() as folder:
         with contextlib.ExitStack() as changes:
             for file, text in remedy.texts.items():
@@ -74,8 +76,7 @@ def try_remedy(remedy: Remedy, spec: CellSpec, settings: Settings, recipe: Recip
             evidence = _with_errors(
                 evidence, lambda each: each.rule == "edge-mismatch" and (each.rule, each.output, each.probe) not in of_changed
             )
-    evidence = replace(evidence, findings=(*evidence.findings, *untested))
-    send({LAST: evidence.as_json()})
+    return replace(evidence, findings=(*evidence.findings, *untested))
 
 
 def with_larger_example(recipe: Recipe, prepared: Prepared) -> Recipe:

@@ -152,9 +152,6 @@ def _obstacle(name: str, module: str, built: Mapping[str, Any], script: Path | N
     return f"build the {name} as the program does, with its {', '.join(unknown)}" if unknown else ""
 
 
-# --- the recipe ---------------------------------------------------------------------------------------------------------
-
-
 def recipes_of(models: Sequence[ObservedModel]) -> str:
     """The text of a recipe file for the models."""
     header = '"""The models that must export to ONNX, as the program called them. Verified by `onnx-ci run`."""\n'

@@ -153,9 +153,6 @@ def _lines(listings: Sequence[OperatorSupport]) -> list[str]:
     return [*lines, f"the lowest opset that works is {min(working)}" if working else "no opset works"]
 
 
-# --- ONNX files -----------------------------------------------------------------------------------------------------
-
-
 def _list_files(files: Iterable[Path]) -> ExitCode:
     """Print the operators of each file.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto
@@ -29,8 +30,6 @@ def difference(before: ModelProto, after: ModelProto, names: tuple[str, str]) ->
     return list(difflib.unified_diff(graph_lines(before), graph_lines(after), *names, lineterm=""))
 
 
-# --- corresponding values -------------------------------------------------------------------------------------------
-
 _Graph = GraphProto | onnx.FunctionProto
 
 
@@ -40,7 +39,8 @@ def _rename(before: _Graph, after: _Graph, outer: Mapping[str, str] | None = Non
     The names of a model's inputs and outputs are public and stay, and so do those of weights that both graphs have. The names
     of a subgraph's inputs and outputs are not public: ``outer`` has the new names of values in the graphs around it.
     """
-    public = set() if outer is not None else {*_inputs(before), *_outputs(before), *_inputs(after), *_outputs(after)}
+    ends = (before.input, before.output, after.input, after.output)
+    public = set() if outer is not None else {name for values in ends for name in _names(values)}
     pairs = _pairs(before.node, after.node)
     names = _names_of_counterparts(before, after, pairs, public, outer)
     counterparts = {place_after: before.node[place_before] for place_before, place_after in pairs}
@@ -67,7 +67,10 @@ def _names_of_counterparts(
     names = dict(outer or {})
     weights_before, weights_after = _weights(before), _weights(after)
     if outer is not None:
-        for name_before, name_after in (*_zip(_inputs(before), _inputs(after)), *_zip(_outputs(before), _outputs(after))):
+        for name_before, name_after in (
+            *_zip(_names(before.input), _names(after.input)),
+            *_zip(_names(before.output), _names(after.output)),
+        ):
             names.setdefault(name_after, name_before)
     for place_before, place_after in pairs:
         for name_before, name_after in _zip(before.node[place_before].output, after.node[place_after].output):
@@ -87,12 +90,9 @@ def _zip(before: Iterable[str], after: Iterable[str]) -> Iterator[tuple[str, str
     return zip(before, after, strict=False)
 
 
-def _inputs(graph: _Graph) -> list[str]:
-    return [value if isinstance(value, str) else value.name for value in graph.input]
-
-
-def _outputs(graph: _Graph) -> list[str]:
-    return [value if isinstance(value, str) else value.name for value in graph.output]
+def _names(values: Iterable[Any]) -> list[str]:
+    """The names of inputs or outputs; those of functions are names."""
+    return [value if isinstance(value, str) else value.name for value in values]
 
 
 def _weights(graph: _Graph) -> set[str]:

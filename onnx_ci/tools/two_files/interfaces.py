@@ -144,9 +144,6 @@ def type_name(value: Value) -> str:
     return data_type_name(value.element_type)
 
 
-# --- dynamic axes
-
-
 Sizes = Mapping[str, tuple[int, ...]]
 """Sizes of dynamic axes by name: the first is that of the example, the others are tried, too."""
 

@@ -71,8 +71,6 @@ class LoadedFile:
             message = f"the weights of {self.file.name} cannot be read: {first_line(error).rstrip('.')}"
             raise ConfigurationError(f"{message}; put a copy of them next to it") from None
 
-    # --- float64 and perturbation
-
     def in_float64(self, inputs: Sequence[torch.Tensor]) -> Outputs | None:
         """The outputs in float64, or ``None`` if ONNX's reference evaluator cannot compute them.
 
@@ -120,8 +118,6 @@ class LoadedFile:
                 sessions.append(self._load(model, f"{precision.name if precision else 'own'}-{number}"))
             self._perturbed[precision] = sessions
         return self._perturbed[precision]
-
-    # --- quantized activations
 
     @functools.cached_property
     def _quantized(self) -> QuantizedFile | None:
