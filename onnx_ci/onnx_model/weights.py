@@ -24,7 +24,6 @@ class StoredWeight:
     """A tensor of a file, or the part of it that is one weight of a recurrent layer."""
 
     name: str
-    """The tensor's name."""
     array: Array
 
 

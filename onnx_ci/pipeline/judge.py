@@ -56,7 +56,6 @@ class Judgement:
     """What is known about a file."""
 
     probes: Probes
-    """With which it was compared."""
     signature: Signature | None
     """``None`` if the file cannot be read."""
     contract: tuple[Finding, ...]

@@ -45,7 +45,6 @@ class _Expected:
     """What a tensor of the file should contain if it is a certain weight."""
 
     weight: str
-    """The name of the weight."""
     array: Array
     rounding: Array | float = 0.0
     """How far right elements may be from it."""

@@ -51,7 +51,6 @@ class SourceSites:
     culprits: tuple[tuple[Culprit, frozenset[str]], ...] = ()
     """In the order of the file, each with the outputs that depend on it."""
     steps: tuple[NodeStep, ...] = ()
-    """The nodes around them."""
 
     def culprits_of(self, output: str | None) -> tuple[Culprit, ...]:
         """Those on which an output depends; all if there is none, or if the file fails as a whole."""

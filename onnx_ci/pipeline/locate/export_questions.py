@@ -86,11 +86,8 @@ class QuestionedModel:
     example: Probe
     """The input with which it was exported."""
     probe: Probe
-    """The input on which it runs."""
     exporter: str
-    """Whose export it is told to be in."""
     outputs: Sequence[str]
-    """The names of its outputs."""
     max_drift: DriftLimit
     deadline: float
     """When to stop, by :func:`time.thread_time`."""
@@ -138,11 +135,7 @@ class QuestionedModel:
         return {name for name in failing if name is not None}
 
     def _run(self, count: int) -> _Run:
-        """The run in which the first ``count`` questions are answered as in an export.
-
-        Raises:
-            _UnknownError: the model raises, or returns another number of outputs.
-        """
+        """The run in which the first ``count`` questions are answered as in an export."""
         if count not in self._runs:
             call = with_inputs(self.model.fresh(), self.probe.inputs)
             answers = _Answers(count, CallPlaces(call.model))

@@ -169,9 +169,7 @@ class Replay:
     example: Probe
     """The input with which it was exported."""
     probe: Probe
-    """The input on which it runs."""
     outputs: Sequence[str]
-    """The names of its outputs."""
     outputs_of_file: Sequence[torch.Tensor] | None
     """What the file computes on the input; ``None`` if it fails."""
     fails_at: SourceLine | None = None

@@ -40,9 +40,7 @@ class WrongResult:
     values: dict[str, torch.Tensor]
     """What the nodes of the file compute, by name."""
     nodes: Collection[int]
-    """The positions of the nodes."""
     name: str
-    """The name of the value."""
     wanted: torch.Tensor | None = None
     """What it should be, if that is known."""
 
@@ -52,9 +50,7 @@ class Repaired:
     """A node whose repair makes a result right."""
 
     position: int
-    """Its position in the file."""
     result: torch.Tensor
-    """The result then."""
 
 
 def repaired_node(wrong: WrongResult, is_right: Callable[[torch.Tensor], bool], deadline: float) -> Repaired | None:

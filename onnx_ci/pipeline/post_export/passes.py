@@ -25,11 +25,7 @@ class CannotApplyError(Exception):
 
 
 def _import(module: str, *, package: str, extra: str) -> Any:
-    """Import a module of a package that an extra of onnx-ci requires.
-
-    Raises:
-        CannotApplyError: the package is not installed.
-    """
+    """Import a module of a package that an extra of onnx-ci requires."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

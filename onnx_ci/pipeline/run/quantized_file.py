@@ -45,7 +45,6 @@ class QuantizedActivation:
     source: str | None
     """The tensor of floating-point numbers that is quantized; ``None`` if an operator computes the integers directly."""
     node: onnx.NodeProto
-    """The operator."""
     scale: float
     zero_point: int
     integers: np.iinfo

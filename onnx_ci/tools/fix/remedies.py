@@ -36,7 +36,6 @@ class Remedy:
     exporter: str | None = None
     opset: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Keywords of ``torch.onnx.export``."""
     has_larger_example: bool = False
     """Whether the example has another size where the recipe's has 1 along a dynamic axis."""
     texts: Mapping[str, str] = field(default_factory=dict)

@@ -35,7 +35,6 @@ class Attempt:
 
     remedy: Remedy
     result: CellResult
-    """The verdict on the changed cell."""
 
     @property
     def passes(self) -> bool:

@@ -47,11 +47,7 @@ def try_remedy(remedy: Remedy, spec: CellSpec, settings: Settings, recipe: Recip
 
 
 def _evidence(remedy: Remedy, cell: CellTask, settings: Settings) -> CellEvidence:
-    """The evidence about a changed cell.
-
-    Raises:
-        PrepareError: its model cannot be prepared.
-    """
+    """The evidence about a changed cell."""
     if remedy.has_larger_example:
         cell = replace(cell, recipe=with_larger_example(cell.recipe, Shared().prepared(cell, Weights.OWN, {})))
     if not remedy.texts:

@@ -60,11 +60,7 @@ class LoadedFile:
         return self._runtime.load(path, "cpu")
 
     def _model(self) -> onnx.ModelProto:
-        """The file with its data, to be changed.
-
-        Raises:
-            ConfigurationError: onnx refuses the data, although the runtime can load it.
-        """
+        """The file with its data, to be changed."""
         try:
             return onnx.load(self.file.path)
         except Exception as error:  # onnx raises its own classes

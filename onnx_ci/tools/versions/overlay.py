@@ -56,11 +56,9 @@ class Request:
     requirements: tuple[str, ...]
     """``onnxscript==0.7.1``."""
     constraints: tuple[Path, ...] = ()
-    """Files with constraints."""
     upgrade: bool = False
     """Whether the newest versions are requested that fit together."""
     pre: bool = False
-    """Whether pre-releases count."""
 
     @property
     def names(self) -> list[str]:
