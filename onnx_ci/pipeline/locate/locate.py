@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from onnx_ci.matrix.drift_limit import DriftLimit
-from onnx_ci.onnx_model.precision import is_converted
+from onnx_ci.onnx_model.precision import lowest_precision
 from onnx_ci.onnx_model.signature import Signature, read_model
 from onnx_ci.opsets import CUSTOM
 from onnx_ci.pipeline.compare.attribution import is_of_other_runtime
@@ -112,7 +112,8 @@ def located(
     # Values of the file can be told to be the model's if both compute the same each time, and in float32 or float64. A cast to
     # float16 in the file that the model does not have is a fault like any other. One that it has is in its reference's epsilon.
     file_model, is_precise = read_model(path), probes.example.reference.eps <= torch.finfo(torch.float32).eps
-    if isinstance(file_model, Finding) or not is_precise or model.recipe.nondeterministic or is_converted(file_model):
+    is_in_float32 = not isinstance(file_model, Finding) and lowest_precision(file_model, as_a_whole=True) is None
+    if not is_in_float32 or not is_precise or model.recipe.nondeterministic:
         return list(findings), ""
     names = dict.fromkeys(filter(None, map(_output_of, findings)))
     of_axes = {name: line for name in names if (line := _line_of_axes(name, signature, model, probes))}
