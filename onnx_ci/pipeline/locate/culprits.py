@@ -59,12 +59,7 @@ class SourceSites:
 
 
 def find_culprits(
-    runner: NodeRunner,
-    trace: ModelTrace,
-    feeds: Mapping[str, torch.Tensor],
-    *,
-    has_failed: bool,
-    deadline: float,
+    runner: NodeRunner, trace: ModelTrace, feeds: Mapping[str, torch.Tensor], *, has_failed: bool, deadline: float
 ) -> SourceSites:
     """The culprits of a file on one input, and the nodes around them. There are none if the nodes are right or not paired.
 

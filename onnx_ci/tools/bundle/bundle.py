@@ -205,7 +205,7 @@ def _reportable(findings: Sequence[Finding]) -> Finding:
 
 
 def _run_script(folder: Path) -> str:
-    """Run the script in an interpreter of its own and return what it prints, without the stack.
+    """Run the script in an interpreter of its own and return what it prints, without the stack and the paths of this machine.
 
     Raises:
         NoBundleError: the script does not fail there.
@@ -226,18 +226,13 @@ def _run_script(folder: Path) -> str:
             "the script passes in an interpreter of its own, so the fault needs something else that the project does, "
             "such as an operator that it registers"
         )
-    return _without_places(process.stderr, folder)
-
-
-_FRAME = re.compile(r"(?:Traceback \(most recent call last\):\n)?(?:^  .*\n)+", re.MULTILINE)
-
-
-def _without_places(text: str, folder: Path) -> str:
-    """What a script prints, without the stack and the paths of this machine."""
-    shown = _FRAME.sub("", text)
+    shown = _FRAME.sub("", process.stderr)
     for place in (folder.resolve(), Path(torch.__file__).parents[1], Path(sys.prefix)):
         shown = shown.replace(f"{place}{os.sep}", "")
     return shown.strip()
+
+
+_FRAME = re.compile(r"(?:Traceback \(most recent call last\):\n)?(?:^  .*\n)+", re.MULTILINE)
 
 
 def _clean(path: Path) -> None:
@@ -258,7 +253,10 @@ def _write(spec: CellSpec, findings: Sequence[Finding], folder: Path, settings: 
     except (NoBundleError, PrepareError) as error:
         send({LAST: {"problem": str(error)}})
         return
-    _write_data(fault.eager, folder / DATA)
+    (folder / DATA).mkdir()
+    for kind, tensors in (("input", fault.eager.inputs), ("output", fault.eager.expected)):  # as ONNX's own tests keep them
+        for number, tensor in enumerate(tensors):
+            onnx.save_tensor(onnx.numpy_helper.from_array(as_array(tensor)), str(folder / DATA / f"{kind}_{number}.pb"))
     tracker, reason = _at_fault(fault, folder / FILE)
     head = title(fault.program, fault.how, fault.outcome, tracker)
     if tracker is Tracker.EXPORTER:
@@ -268,14 +266,6 @@ def _write(spec: CellSpec, findings: Sequence[Finding], folder: Path, settings: 
     (folder / SCRIPT).write_text(text)
     report = Report(title=head, tracker=tracker, reason=reason, expression=main_expression(fault.program))
     send({LAST: to_json(report)})
-
-
-def _write_data(eager: EagerRun, folder: Path) -> None:
-    """Inputs and expected outputs, as ONNX's own tests keep them."""
-    folder.mkdir()
-    for kind, tensors in (("input", eager.inputs), ("output", eager.expected)):
-        for number, tensor in enumerate(tensors):
-            onnx.save_tensor(onnx.numpy_helper.from_array(as_array(tensor)), str(folder / f"{kind}_{number}.pb"))
 
 
 def _at_fault(fault: Reduced, path: Path) -> tuple[Tracker, str]:

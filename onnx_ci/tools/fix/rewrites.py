@@ -1,6 +1,6 @@
 """Known rewrites of a line of Python that an exporter freezes or loses, as changes of its file's text.
 
-A rewrite is a guess by the form of the code alone, and may well be wrong: :mod:`onnx_ci.tools.fix.try_remedy` tries it.
+A rewrite is a guess by the form of the code alone, and may well be wrong: :mod:`onnx_ci.tools.fix.remedies` tries it.
 """
 
 from __future__ import annotations

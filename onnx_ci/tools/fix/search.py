@@ -19,9 +19,8 @@ from onnx_ci.processes.limits import Limits, default_jobs
 from onnx_ci.processes.supervisor import LAST, Death
 from onnx_ci.results.records import AXES_OF_ONE, Cell, CellEvidence, CellResult, Severity, SourceLine, Status
 from onnx_ci.results.rules import RULES
-from onnx_ci.tools.fix.remedies import Remedy, other_exports, same_export, text_of
+from onnx_ci.tools.fix.remedies import Remedy, decided, other_exports, same_export, text_of, try_remedy
 from onnx_ci.tools.fix.rewrites import rewrites, without_unused
-from onnx_ci.tools.fix.try_remedy import decided, try_remedy
 
 _LINES = 3
 """How many lines that a failure names are rewritten."""

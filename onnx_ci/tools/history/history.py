@@ -11,7 +11,6 @@ from onnx_ci.baseline.changes import Limits, differences
 from onnx_ci.baseline.entry import Entry
 from onnx_ci.baseline.file import Baseline, BaselineError, as_text, read
 from onnx_ci.baseline.folder import BaselineFolder, files_at, git_of
-from onnx_ci.environment.git import Git
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +50,10 @@ def history(folder: BaselineFolder, *, last: int) -> list[Moment]:
         baselines, problems = {}, []
         for name, blob in files_at(git, commit, inside):
             if blob not in read_blobs:
-                read_blobs[blob] = _read(git, blob, Path(f"{short}:{name}"))
+                try:
+                    read_blobs[blob] = read(git.ask("cat-file", "blob", blob), Path(f"{short}:{name}"))
+                except BaselineError as error:  # nobody can fix a committed file any more
+                    read_blobs[blob] = str(error)
             baseline = read_blobs[blob]
             if isinstance(baseline, str):
                 problems.append(baseline)
@@ -67,14 +69,6 @@ def history(folder: BaselineFolder, *, last: int) -> list[Moment]:
 def _texts(baselines: Mapping[str, Baseline]) -> dict[str, str]:
     """Baselines as text, for comparison: a sample may contain NaN, which never equals itself."""
     return {recipe: as_text(baseline) for recipe, baseline in baselines.items()}
-
-
-def _read(git: Git, blob: str, path: Path) -> Baseline | str:
-    """A baseline, or why it cannot be read. That is no error, because nobody can fix a committed file any more."""
-    try:
-        return read(git.ask("cat-file", "blob", blob), path)
-    except BaselineError as error:
-        return str(error)
 
 
 def steps(moments: Sequence[Moment], limits: Limits) -> Iterator[tuple[Moment, list[str]]]:

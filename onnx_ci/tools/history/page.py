@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from onnx_ci.baseline.changes import Limits, in_bytes
 from onnx_ci.report.templates import asset, fill
@@ -20,19 +20,19 @@ def render(moments: Sequence[Moment], limits: Limits) -> str:
         "history.html.jinja",
         __package__,
         counts=f"{commits}, {dates[0]} to {dates[-1]}" if len(dates) > 1 else commits,
-        rows=[{"title": title, **_trends(numbers, titles)} for title, numbers in series(moments)],
+        rows=[
+            {
+                "title": title,
+                "drift": trend(numbers["drift"], titles, "{:.3g}".format, is_log=True),
+                "file_bytes": trend(numbers["file_bytes"], titles, in_bytes),
+                "operators": trend(numbers["operators"], titles, "{:.0f}".format),
+            }
+            for title, numbers in series(moments)
+        ],
         commits=[(moment.title, [*moment.problems, *lines]) for moment, lines in steps(moments, limits)],
         style=asset("page.css") + asset("history.css", __package__),
     )
     return str(page)
-
-
-def _trends(numbers: Mapping[str, Sequence[float | None]], titles: Sequence[str]) -> dict[str, str]:
-    return {
-        "drift": trend(numbers["drift"], titles, "{:.3g}".format, is_log=True),
-        "file_bytes": trend(numbers["file_bytes"], titles, in_bytes),
-        "operators": trend(numbers["operators"], titles, "{:.0f}".format),
-    }
 
 
 _WIDTH, _HEIGHT, _MARGIN = 220, 36, 6
