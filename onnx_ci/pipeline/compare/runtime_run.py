@@ -111,9 +111,14 @@ class FileRun:
         """The file in the runtime, on the device; ``None`` if that is not possible, which is a finding."""
         try:
             with timed("load", self.timings):
-                session = self._load(path)
+                run_files, load = self.model.recipe.run_files, functools.partial(self.runtime.load, device=self.device)
+                if run_files is None:
+                    session: Session = load(path)
+                else:  # those in a folder, which the recipe's function runs
+                    session = FilesTogether(path, load, run_files, self.model.pristine, len(self.names))
         except Exception as error:  # each runtime raises its own classes
-            _raise_if_out_of_memory(error)
+            if ran_out_of_memory(error):
+                raise
             reason = _describe_error(error).replace(str(path), "the file")  # its path differs each time
             message, details = f"{self.runtime.name} cannot load the file: {reason}", {"runtime": self.runtime.name}
             remedy = _NOT_IMPLEMENTED if "NOT_IMPLEMENTED" in reason else None
@@ -124,14 +129,6 @@ class FileRun:
             self.findings.append(finding("provider-mismatch", message))
             return None
         return session
-
-    def _load(self, path: Path) -> Session:
-        """The file; or the files in a folder, which the recipe's function runs."""
-        recipe, pristine = self.model.recipe, self.model.pristine
-        if recipe.run_files is None:
-            return self.runtime.load(path, self.device)
-        load = functools.partial(self.runtime.load, device=self.device)
-        return FilesTogether(path, load, recipe.run_files, pristine, len(self.names))
 
     def _run_probes(self, session: Session) -> None:
         outputs_of: dict[str, Sequence[torch.Tensor]] = {}
@@ -169,7 +166,8 @@ class FileRun:
                 seeds = torch.randint(1, 2**31 - 1, (len(probe.samples),), generator=torch.Generator().manual_seed(0)).tolist()
                 samples = [[*map(sample_of, session.run(feeds, seed=seed))] for seed in seeds]
         except Exception as error:  # each runtime raises its own classes
-            _raise_if_out_of_memory(error)
+            if ran_out_of_memory(error):
+                raise
             message = f"{self.runtime.name} fails on {probe.name!r}: {_describe_error(error)}"
             if isinstance(error, RunFilesError):  # it says which file, or that the recipe's function failed
                 message = f"on {probe.name!r}, {_describe_error(error)}"
@@ -257,11 +255,6 @@ def _describe_error(error: Exception) -> str:
 
 
 _IN_ONNXRUNTIME = re.compile(r" ?/onnxruntime_src/\S+:\d+ [^()]*\([^()]*\)(?: const)? ")
-
-
-def _raise_if_out_of_memory(error: Exception) -> None:
-    if ran_out_of_memory(error):
-        raise error
 
 
 def never_compared(

@@ -12,7 +12,7 @@ import logging
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -85,12 +85,16 @@ def line_that_fixes(call: Call, dynamic_shapes: tuple[Any, ...] | None, dimensio
     guards = _Guards()
     # As torch.onnx passes dynamic axes on to torch.export: as hints, in place of their names.
     hints = torch.utils._pytree.tree_map_only(str, lambda _: torch.export.Dim.DYNAMIC, dynamic_shapes)
-    with (
-        captured(),
-        _filtered(logging.getLogger("torch.fx.experimental.symbolic_shapes"), guards),
-        contextlib.suppress(Exception),
-    ):
-        torch.export.export(call.model, tuple(call.args), call.kwargs or None, dynamic_shapes=hints, strict=False)
+    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = logger.level
+    logger.addFilter(guards)
+    logger.setLevel(logging.INFO)
+    try:
+        with captured(), contextlib.suppress(Exception):
+            torch.export.export(call.model, tuple(call.args), call.kwargs or None, dynamic_shapes=hints, strict=False)
+    finally:
+        logger.setLevel(level)
+        logger.removeFilter(guards)
     return guards.fixed.get(dimension)
 
 
@@ -118,16 +122,3 @@ class _Guards(logging.Filter):
             if source is not None:
                 self.fixed.setdefault(self._symbols[fixed[1]], source)
         return False
-
-
-@contextlib.contextmanager
-def _filtered(logger: logging.Logger, filter: logging.Filter) -> Iterator[None]:
-    """Pass everything that is logged, from level INFO on, through a filter."""
-    level = logger.level
-    logger.addFilter(filter)
-    logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        logger.removeFilter(filter)

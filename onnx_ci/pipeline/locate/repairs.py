@@ -86,7 +86,8 @@ def _repairs(wrong: WrongResult, nodes: Collection[FileNode]) -> Iterator[_Repai
         yield from _other_constants(makers[wrong.name], wrong.values, wrong.wanted)
     for node in nodes:
         if node.operator == "Identity":
-            yield from (_Repair(culprit=node, node=each) for each in _missing(node, wrong))
+            for other, operator in itertools.product(_names_like(node.inputs[0], node, wrong), _ARITHMETIC):
+                yield _Repair(culprit=node, node=node.changed(operator, (), (node.inputs[0], other)))  # which may be missing
     for node in nodes:
         yield from (_Repair(culprit=node, node=each) for each in _variants(node, wrong.values))
     for node in nodes:
@@ -95,8 +96,10 @@ def _repairs(wrong: WrongResult, nodes: Collection[FileNode]) -> Iterator[_Repai
                 yield from _other_results(makers[name], name, wrong.values)
     for node in nodes:
         for name in node.inputs:
-            if name not in wrong.runner.constants:
-                yield from _other_inputs(node, name, wrong)
+            others = _names_like(name, node, wrong) if name not in wrong.runner.constants else ()
+            for other in others:
+                if other != name and other not in wrong.runner.constants:
+                    yield _Repair(inputs={name: wrong.values[other]}, reader=node, culprit=node)
 
 
 def _other_constants(node: FileNode, values: Mapping[str, torch.Tensor], wanted: torch.Tensor) -> Iterator[_Repair]:
@@ -111,13 +114,6 @@ def _other_constants(node: FileNode, values: Mapping[str, torch.Tensor], wanted:
             solved = {"Add": result - element, "Sub": element - result, "Mul": result / element, "Div": element / result}
             constant = solved[node.operator].to(values[name].dtype).reshape(values[name].shape)
             yield _Repair(inputs={name: constant}, culprit=node, reader=node)
-
-
-def _missing(node: FileNode, wrong: WrongResult) -> Iterator[FileNode]:
-    """What may be missing where an Identity stands: arithmetic with another value."""
-    for other in _names_like(node.inputs[0], node, wrong):
-        for operator in _ARITHMETIC:
-            yield node.changed(operator, (), (node.inputs[0], other))
 
 
 def _variants(node: FileNode, values: Mapping[str, torch.Tensor]) -> Iterator[FileNode]:
@@ -141,13 +137,6 @@ def _other_results(maker: FileNode, name: str, values: Mapping[str, torch.Tensor
     windows = itertools.islice(_windows(inputs[0]), _MOST_WINDOWS) if maker.operator in _TAKING_PARTS and inputs else ()
     for tensor in (*same, *windows):
         yield _Repair(inputs={name: tensor}, culprit=maker)
-
-
-def _other_inputs(reader: FileNode, name: str, wrong: WrongResult) -> Iterator[_Repair]:
-    """What a node may have to read in the place of an input."""
-    for other in _names_like(name, reader, wrong):
-        if other != name and other not in wrong.runner.constants:
-            yield _Repair(inputs={name: wrong.values[other]}, reader=reader, culprit=reader)
 
 
 def _names_like(name: str, reader: FileNode, wrong: WrongResult) -> Iterator[str]:
