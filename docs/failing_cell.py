@@ -17,7 +17,7 @@ IMAGES = Path(__file__).parent / "images"
 THEMES = {"light": "DEFAULT_TERMINAL_THEME", "dark": "DIMMED_MONOKAI"}
 """Of rich."""
 COMMAND = ["run", "--opsets=13"]
-WIDTH = 112
+WIDTH = 118
 """Columns of the terminal."""
 RECIPE = """\
 import onnx_ci

@@ -18,8 +18,8 @@ from tables import write_or_check
 
 from onnx_ci.errors import OnnxCiError
 from onnx_ci.opsets import exporter_order, format_opsets
+from onnx_ci.report.findings import describe_finding
 from onnx_ci.report.merge import merge
-from onnx_ci.report.text import describe_finding
 from onnx_ci.results.files import read_reports
 from onnx_ci.results.records import CellResult, Finding, Severity, Status
 from onnx_ci.results.run_report import RunReport

@@ -30,6 +30,7 @@ from onnx_ci.matrix.scope import RecipeScope
 from onnx_ci.plugins import EXPORTERS
 from onnx_ci.processes.signals import interrupts_noted, was_interrupted
 from onnx_ci.report.causes import common_causes, failure_key, shared_failures
+from onnx_ci.report.findings import remedy_lines
 from onnx_ci.report.text import (
     COLOURS,
     conclusion_lines,
@@ -40,7 +41,7 @@ from onnx_ci.report.text import (
     summary_lines,
     warning_lines,
 )
-from onnx_ci.results.records import Cell, CellResult, Problem, Status
+from onnx_ci.results.records import Cell, CellResult, Problem, Severity, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.text import listed_shortly, one_line
 
@@ -321,12 +322,17 @@ class Commands:
     """As for :func:`describe_result`."""
 
 
-def show(result: CellResult, commands: Commands, verbosity: str | None, *, before: str = "") -> None:
-    """Print the result of a cell in one line and, with ``-v``, everything that is known about it."""
+def show(
+    result: CellResult, commands: Commands, verbosity: str | None, *, before: str = "", has_remedies: bool = False
+) -> None:
+    """Print the result of a cell in one line, with its remedies if asked for, and with ``-v`` all that is known about it."""
     if verbosity == QUIET and not result.status.is_bad:
         return
     click.echo(f"{before}{one_line(result.cell.id)} {style(describe_outcome(result), result.status)}")
     if verbosity != VERBOSE:
+        errors = (each for each in result.findings if each.severity is Severity.ERROR)
+        for line in remedy_lines(errors) if has_remedies else ():
+            click.echo(one_line(line))
         return
     if result.status.is_bad:
         click.echo(_explained(result, commands, has_notes=True))

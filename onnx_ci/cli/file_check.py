@@ -17,7 +17,7 @@ from onnx_ci.errors import ConfigurationError, ExitCode, existing_file, first_li
 from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.run_in_child import run_in_child
 from onnx_ci.processes.supervisor import LAST, Death, Send
-from onnx_ci.report.text import finding_lines
+from onnx_ci.report.findings import finding_lines
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Finding, Severity, Status
 from onnx_ci.results.rules import finding

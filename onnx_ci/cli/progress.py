@@ -1,4 +1,4 @@
-"""A progress line on a terminal: how many cells are done, what is running, and about how long the rest will take."""
+"""How many cells are done, what is running, and about how long the rest will take: on a terminal, in one line that changes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ import click
 
 from onnx_ci.results.records import Cell, CellResult
 
+_LONGEST_SILENCE = 60.0
+"""Seconds. Without a terminal, what is running is said this often while no cell ends."""
+
 
 class Progress:
     """The progress line. It must be cleared before anything else is printed.
 
     Args:
-        is_live: whether there is a terminal; otherwise nothing is written.
+        is_live: whether there is a terminal; otherwise a line is written once in a while.
         clock: returns seconds.
     """
 
@@ -25,7 +28,7 @@ class Progress:
         self.is_live = is_live
         self._cells: Sequence[Cell] = ()
         self._clock = clock
-        self._began = clock()
+        self._began = self._said_at = clock()
         self._done = 0
         self._time_left = TimeLeft((), {})
         self._width = 0
@@ -43,6 +46,11 @@ class Progress:
         self.show()
 
     @property
+    def is_done(self) -> bool:
+        """Whether all cells have a result."""
+        return self._done == len(self._cells)
+
+    @property
     def place(self) -> str:
         """``"[2/9] "``: how many cells are done; empty before the first one."""
         return f"[{self._done}/{len(self._cells)}] " if self._done else ""
@@ -50,6 +58,7 @@ class Progress:
     def add(self, result: CellResult) -> None:
         """Count the result of the next cell, and clear the line so that the result can be printed."""
         self._done += 1
+        self._said_at = self._clock()
         self._time_left.add(result)
         self.clear()
 
@@ -59,8 +68,9 @@ class Progress:
         Args:
             doing: what is running, in words. Default: the next cell.
         """
-        if not self.is_live or self._done == len(self._cells):
+        if self.is_done or not (self.is_live or self._clock() - self._said_at > _LONGEST_SILENCE):
             return
+        self._said_at = self._clock()
         seconds = self._time_left.seconds(self._clock() - self._began)
         following = self._cells[self._done]
         line = _fit(
@@ -69,6 +79,9 @@ class Progress:
             "" if seconds is None else f" ({about(seconds)} left)",
             shutil.get_terminal_size().columns - 1,
         )
+        if not self.is_live:
+            click.echo(line)
+            return
         click.echo("\r" + line.ljust(self._width), nl=False)
         self._width = len(line)
 

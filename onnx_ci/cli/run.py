@@ -38,7 +38,6 @@ from onnx_ci.engine.events import CellJudged, Waiting
 from onnx_ci.engine.session import Session
 from onnx_ci.errors import UnwrittenError
 from onnx_ci.matrix.plan import Matrix
-from onnx_ci.processes.limits import LONGEST_SILENCE
 from onnx_ci.report.causes import failure_key
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.report.text import describe_missing_device
@@ -135,15 +134,19 @@ def _show_results(session: Session, matrix: Matrix, progress: Progress, verbosit
         has_own_line = verbosity == VERBOSE or (key is not None and key not in shown_causes)
         shown_causes.add(key)
         if has_own_line:
-            show(result, commands, verbosity, before=progress.place)
+            show(result, commands, verbosity, before=progress.place, has_remedies=not progress.is_done)
         show_in_short(waiting.add(result, waits=not has_own_line and verbosity != QUIET), before=progress.place)
-        progress.show()
+        if progress.is_live:
+            progress.show()
 
     try:
         try:
             for event in session.events():
                 match event:
-                    case Waiting():
+                    case Waiting() if verbosity != QUIET:
+                        if overdue := waiting.overdue():
+                            progress.clear()
+                            show_in_short(overdue, before=progress.place)
                         progress.show(event.doing)
                     case CellJudged():
                         show_result(event.result)
@@ -152,6 +155,10 @@ def _show_results(session: Session, matrix: Matrix, progress: Progress, verbosit
             show_in_short(waiting.take(), before=progress.place)
     except KeyboardInterrupt:
         click.echo("onnx-ci: interrupted", err=True)
+
+
+_TOGETHER = 10.0
+"""Seconds. Cells of a recipe that end within this time are shown in one line."""
 
 
 class WaitingResults:
@@ -180,7 +187,11 @@ class WaitingResults:
         if waits:
             self._waiting.append(result)
         is_last = self._done == len(self._cells) or _recipe(self._cells[self._done]) != _recipe(result.cell)
-        return self.take() if is_last or self._clock() - self._shown_at > LONGEST_SILENCE else []
+        return self.take() if is_last else self.overdue()
+
+    def overdue(self) -> list[CellResult]:
+        """Return the results, and forget them, if it is time to show them."""
+        return self.take() if self._waiting and self._clock() - self._shown_at > _TOGETHER else []
 
     def take(self) -> list[CellResult]:
         """Return the results that wait, and forget them."""

@@ -28,7 +28,8 @@ from onnx_ci.errors import ConfigurationError, ExitCode, did_you_mean
 from onnx_ci.matrix.plan import spec_of
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
 from onnx_ci.report.causes import causes_of
-from onnx_ci.report.text import describe_outcome, finding_lines, step_lines
+from onnx_ci.report.findings import finding_lines
+from onnx_ci.report.text import describe_outcome, step_lines
 from onnx_ci.results.records import Cell, CellResult, Severity
 from onnx_ci.results.rules import RULES
 from onnx_ci.results.stages import PHASES
@@ -149,7 +150,7 @@ def _explanation(result: CellResult) -> list[str]:
     lines = [result.reason] if result.reason else []
     for cause in causes_of(result.findings):
         findings = (cause.finding, *cause.consequences)
-        lines += ["", *finding_lines(findings, code_in=Path.cwd())]
+        lines += ["", *finding_lines(findings)]
         steps_by_probe = {finding.probe: finding.steps for finding in reversed(findings) if finding.steps}  # the first counts
         for probe, steps in steps_by_probe.items():
             lines += ["", f"    on {probe!r}, node by node:", *step_lines(steps)]

@@ -171,8 +171,8 @@ class SettingsTable:
         role=Role.MATRIX,
         group=Group.WHAT,
         metavar="LIST",
-        help="torchscript, dynamo, or names of plug-ins. Default: those each recipe declares, or TorchScript below opset 18 "
-        "and dynamo from 18.",
+        help="torchscript, dynamo, or names of plug-ins; beside torchscript, dynamo runs from opset 18. Default: those "
+        "each recipe declares, or TorchScript below opset 18 and dynamo from 18.",
     )
     runtimes: tuple[str, ...] | None = option(
         kind=some_of("runtime", plugins.RUNTIMES, pattern=f"{plugins.NAME}({plugins.OF_VERSION})?"),

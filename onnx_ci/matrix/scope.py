@@ -16,7 +16,16 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import EVERY_RECIPE
 from onnx_ci.environment.packages import newest_opset, newest_opset_of_onnx
 from onnx_ci.errors import ConfigurationError, did_you_mean
-from onnx_ci.opsets import CUSTOM, DEFAULT_OPSETS, OPEN_END, default_exporter, format_opsets, sample_opsets
+from onnx_ci.opsets import (
+    CUSTOM,
+    DEFAULT_OPSETS,
+    FIRST_DYNAMO_OPSET,
+    OF_TORCH,
+    OPEN_END,
+    default_exporter,
+    format_opsets,
+    sample_opsets,
+)
 from onnx_ci.plugins import base_name
 from onnx_ci.results.records import Cell, Exclusion, Problem, SettingSource
 from onnx_ci.results.verdict import Expectation
@@ -184,10 +193,19 @@ def _cells_of(scope: RecipeScope, settings: Settings) -> CellChoice:
         requested = ", ".join(settings.runtimes or ())
         exclusions.append(_excluded(scope, requested, f"runtimes {', '.join(scope.runtimes or ())}"))
         return CellChoice(cells=(), exclusions=tuple(exclusions))
+    if settings.sample is not None:
+        opsets = sample_opsets(opsets, settings.sample)
+    # Beside TorchScript, which writes them, it is noise that dynamo often cannot convert its file to these.
+    below = tuple(opset for opset in opsets if opset < FIRST_DYNAMO_OPSET) if set(OF_TORCH) <= set(exporters) else ()
+    if below:
+        reason = f"opset {format_opsets(below)} with dynamo, which writes opset {FIRST_DYNAMO_OPSET} and above"
+        exclusions.append(Exclusion(recipe=scope.name, reason=f"{reason}; --exporters=dynamo alone converts its files"))
     cells: list[Cell] = []
     for device in devices:
-        for opset in opsets if settings.sample is None else sample_opsets(opsets, settings.sample):
+        for opset in opsets:
             for exporter in exporters if settings.exporters or scope.exporters else (default_exporter(opset),):
+                if exporter == "dynamo" and opset in below:
+                    continue
                 cell = Cell(source=scope.source, recipe=scope.name, exporter=exporter, opset=opset, device=device)
                 cells += [cell, *(replace(cell, graph_pass=graph_pass) for graph_pass in scope.passes)]
     return CellChoice(
@@ -264,9 +282,9 @@ def _possible_cells(scopes: Iterable[RecipeScope], settings: Settings) -> tuple[
             select=None, tags=None, sample=None, runtimes=None,
             opsets=tuple(range(1, newest_opset() + 1)),
             devices=tuple(dict.fromkeys(("cpu", "cuda", *settings.devices, *(scope.devices or ())))),
-            exporters=tuple(dict.fromkeys(("torchscript", "dynamo", *(settings.exporters or ()), *(scope.exporters or ())))),
         )  # fmt: skip
-        cells += choose_cells([replace(scope, manual="")], anything).cells
+        for exporter in dict.fromkeys((*OF_TORCH, *(settings.exporters or ()), *(scope.exporters or ()))):
+            cells += choose_cells([replace(scope, manual="")], replace(anything, exporters=(exporter,))).cells
     return tuple(cells)
 
 

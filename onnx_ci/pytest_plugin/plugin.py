@@ -560,7 +560,7 @@ class CellItem(pytest.Item):
         if isinstance(excinfo.value, CellFailedError) and self.result is not None:
             command = repeat_with_pytest(self.cell, self.run.settings.shown(), self.run.settings.root)
             about = functools.partial(command_about, settings=self.run.settings)
-            text = describe_result(self.result, command, about=about, code_in=Path.cwd(), has_notes=False)
+            text = describe_result(self.result, command, about=about, has_notes=False)
             return without_commands(text)
         return super().repr_failure(excinfo)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from onnx_ci.config.settings import find_root
 from onnx_ci.report.causes import cause_key, causes_of, describe_cells
-from onnx_ci.report.text import describe_finding
+from onnx_ci.report.findings import describe_finding
 from onnx_ci.results.records import CellResult, Finding, Severity, SkipCause
 from onnx_ci.results.run_report import RunReport
 

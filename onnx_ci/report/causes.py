@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from onnx_ci.opsets import format_opsets
+from onnx_ci.opsets import default_exporter, format_opsets
 from onnx_ci.owners import package_folder
 from onnx_ci.results.records import Cell, CellResult, Finding, Severity
 from onnx_ci.results.rules import RULES
@@ -254,11 +254,11 @@ _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]\d+)?")
 
 def describe_cells(cells: Iterable[Cell], *, before: str = "at ") -> str:
     """``at opsets 9-12 on cpu, at opset 18 on cuda``; each part begins with ``before``."""
-    opsets: dict[str, list[int]] = {}
+    cells, opsets = list(cells), dict[str, list[int]]()
+    names_exporters = any(cell.exporter != default_exporter(cell.opset) for cell in cells)
     for cell in cells:
-        kind, _, graph_pass = cell.label.removeprefix(f"opset{cell.opset}-").partition("@")[0].partition("+")
-        kind = kind.replace("-", " with ") + (f" after {graph_pass}" if graph_pass else "")
-        kind += f" with {cell.versions}" if cell.versions else ""
+        kind = f"{cell.device} with {cell.exporter}" if names_exporters else cell.device
+        kind += (f" after {cell.graph_pass}" if cell.graph_pass else "") + (f" with {cell.versions}" if cell.versions else "")
         opsets.setdefault(kind, []).append(cell.opset)
     return ", ".join(
         f"{before}opset{'s' * (len(each) > 1)} {format_opsets(tuple(sorted(each)))} on {kind}" for kind, each in opsets.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from onnx_ci.opsets import default_exporter
 from onnx_ci.results.records import CellResult, Status
 
 NOT_RUN = "·"
@@ -21,7 +22,7 @@ _WORDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One recipe on one device in one environment, either with the default exporter of each opset or with one other."""
+    """One recipe on one device in an environment, with each opset's default exporter or, if the recipe has others, with one."""
 
     title: str
     results: tuple[CellResult | None, ...]
@@ -38,11 +39,13 @@ class Grid:
 
 def grid(results: Iterable[CellResult]) -> Grid:
     """Arrange results in a grid: opsets ascending, rows in the order in which their cells ran."""
-    rows: dict[tuple[str, str, str, str], dict[int, CellResult]] = {}
+    results, rows = list(results), dict[tuple[str, str, str, str, str], dict[int, CellResult]]()
+    names_exporters = {each.cell.recipe for each in results if each.cell.exporter != default_exporter(each.cell.opset)}
     for result in results:
         cell = result.cell
-        suffix = cell.label.removeprefix(f"opset{cell.opset}-{cell.device}").removeprefix("-").partition("@")[0]
-        rows.setdefault((cell.recipe, cell.device, suffix, cell.versions), {})[cell.opset] = result
+        exporter = cell.exporter if cell.recipe in names_exporters else ""
+        graph_pass = f"+{cell.graph_pass}" if cell.graph_pass else ""
+        rows.setdefault((cell.recipe, cell.device, exporter, graph_pass, cell.versions), {})[cell.opset] = result
     opsets = tuple(sorted({opset for row in rows.values() for opset in row}))
     return Grid(
         opsets=opsets,

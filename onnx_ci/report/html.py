@@ -7,7 +7,6 @@ passed cells are missing: a large project has thousands of these, so they are co
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import re
 import zlib
@@ -16,17 +15,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from onnx_ci.baseline.changes import in_bytes
-from onnx_ci.report.causes import Cause, CommonCause, baseline_changes, by_remedy, causes_of, common_causes, shared_failures
+from onnx_ci.report.causes import CommonCause, baseline_changes, by_remedy, causes_of, common_causes, shared_failures
 from onnx_ci.report.comparison import Movement, RunComparison, changed_rows, describe_verdict
 from onnx_ci.report.environments import describe_failing_environments, gathered
+from onnx_ci.report.findings import code_of, describe_finding, describe_place
 from onnx_ci.report.grid import Grid, Row, grid
 from onnx_ci.report.templates import asset, fill, shade
 from onnx_ci.report.text import (
-    describe_finding,
     describe_first_cause,
     describe_inputs_compared,
     describe_reasons,
-    excerpt,
     format_counts,
     format_duration,
 )
@@ -36,6 +34,9 @@ from onnx_ci.text import count, listed
 
 _OPEN = 3
 """Up to this many causes of failures are open when the page loads; more would hide each other."""
+
+_FEW = 20
+"""Fewer cells than this need no filter. A link to the cells that break a rule still shows it."""
 
 _BUILT = 100
 """The details of this many failures are in the page itself, for paper and for readers without JavaScript."""
@@ -109,6 +110,7 @@ def render(
         run=_run(report),
         statuses={**report.counts, **({"warned": report.warned} if report.warned else {})},
         skip="failures" if causes else "grid",
+        is_small=len(report.cells) < _FEW,
         sections={
             "problems": report.problems,
             "not-run": report.not_run,
@@ -157,11 +159,14 @@ def _causes(causes: Sequence[CommonCause], entries: Mapping[Cell, dict[str, obje
     taken: set[str] = set()
     shown: list[dict[str, object]] = []
     for cause in causes:
-        rule = next((each.finding.rule for each in causes_of(cause.first.findings)), cause.first.status.value)
+        first = next((each.finding for each in causes_of(cause.first.findings)), None)
+        rule = cause.first.status.value if first is None else first.rule
+        place = "" if first is None else describe_place(first)
         shown.append(
             {
                 "anchor": _anchor(f"cause-{rule}-{cause.first.cell.recipe}", taken),
-                "title": describe_first_cause(cause.first) or cause.first.status.value,
+                "title": place or describe_first_cause(cause.first) or cause.first.status.value,
+                "code": first.lines[0].text if first is not None and place else "",
                 "recipes": [(failure.first.cell.recipe, failure.cells) for failure in cause.failures],
                 "entries": [entries[failure.first.cell] for failure in cause.failures],
             }
@@ -307,7 +312,7 @@ def _details(
             (
                 cause,
                 remedy,
-                *_code(cause, code_in),
+                "\n".join(code_of(cause.finding, code_in)),
                 next((each for each in (cause.finding, *cause.consequences) if each.steps), None),
             )
             for cause, remedy in by_remedy(causes_of(result.findings))
@@ -316,17 +321,3 @@ def _details(
         command=command,
         facts=facts,
     )
-
-
-def _code(cause: Cause, directory: Path | None) -> tuple[str, str]:
-    """The place of an error, and the code around it or the line alone. Both are empty if no line is known."""
-    if not cause.finding.lines or cause.finding.severity is not Severity.ERROR:
-        return "", ""
-    line = cause.finding.lines[0]
-    around: list[str] = []
-    if directory is not None:
-        with contextlib.suppress(OSError, ValueError):  # no file can have this name
-            path = (directory / line.file).resolve()
-            if path.is_relative_to(directory.resolve()) and path.is_file():  # a report can name any file
-                around = excerpt(line, directory)
-    return str(line), "\n".join(around) or (f">   {line.text}" if line.text else "")

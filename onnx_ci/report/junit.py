@@ -12,8 +12,9 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 from onnx_ci.report.causes import causes_of
+from onnx_ci.report.findings import describe_finding
 from onnx_ci.report.markup import printable
-from onnx_ci.report.text import describe_finding, describe_result, detail_lines
+from onnx_ci.report.text import describe_result, detail_lines
 from onnx_ci.results.records import Cell, CellResult, Status
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict

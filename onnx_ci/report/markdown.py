@@ -8,11 +8,12 @@ from __future__ import annotations
 import html
 from collections.abc import Callable
 
-from onnx_ci.report.causes import baseline_changes, by_remedy, causes_of, shared_failures, shared_warnings
+from onnx_ci.report.causes import baseline_changes, by_remedy, shared_failures, shared_warnings
+from onnx_ci.report.findings import describe_failure, describe_finding
 from onnx_ci.report.grid import WARNED, Grid, describe_unit, format_result, grid
 from onnx_ci.report.markup import code_block, printable
-from onnx_ci.report.text import describe_finding, describe_run, describe_without_place, format_counts
-from onnx_ci.results.records import Cell, Severity, Status
+from onnx_ci.report.text import describe_run, format_counts
+from onnx_ci.results.records import Cell, Status
 from onnx_ci.results.run_report import RunReport
 
 _MARKS = {
@@ -41,14 +42,7 @@ def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
     lines += [f"- {_cut(reason)}" for reason in describe_run(report)]
     for failure in shared_failures(report.cells):
         lines += ["", f"### {escape(failure.title)}", ""]
-        errors = causes_of(each for each in failure.first.findings if each.severity is Severity.ERROR)
-        for cause, remedy in by_remedy(errors):
-            lines.append(f"- `{escape(cause.finding.rule)}`: {_cut(describe_finding(cause.finding))}")
-            lines += [f"  - remedy: {_cut(remedy)}"] if remedy else []
-            lines += [
-                f"  - same cause: `{escape(each.rule)}`: {_cut(describe_without_place(each))}" for each in cause.consequences
-            ]
-        lines += ["", *code_block(repeat(failure.first.cell))]
+        lines += code_block(describe_failure(failure, repeat(failure.first.cell)))
     if warnings := shared_warnings(report.cells):
         lines += ["", "### Warnings", ""]
         for warning, remedy in by_remedy(warnings):

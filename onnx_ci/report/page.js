@@ -64,7 +64,9 @@ function filter(wanted) {
   }
   const total = cells.length;
   byId("shown").textContent = found.size === total ? `all ${total} cells` : `${found.size} of ${total} cells`;
-  byId("clear").disabled = !words.length && !checked.size;
+  const inUse = words.length > 0 || checked.size > 0;
+  byId("clear").disabled = !inUse;
+  document.querySelector(".filter").classList.toggle("in-use", inUse);
 }
 
 function follow() {

@@ -15,8 +15,8 @@ from onnx_ci.baseline.changes import in_bytes
 from onnx_ci.config.reproduce import record_from, repeat_from
 from onnx_ci.report.causes import SharedFailure, causes_of, describe_cells, shared_failures
 from onnx_ci.report.comparison import CellChange, Movement, RunComparison, describe_verdict
+from onnx_ci.report.findings import describe_failure
 from onnx_ci.report.markup import code_block, code_span, fitting, size_of
-from onnx_ci.report.text import finding_lines
 from onnx_ci.results.records import Cell, CellResult, Severity
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
@@ -24,7 +24,7 @@ from onnx_ci.text import count, one_line
 
 COMMENT_LIMIT = 60_000
 """Bytes of a comment; GitHub takes 65,536 characters."""
-_LONGEST_FAILURE = 3000
+_LONGEST_MESSAGE = 3000
 _LONGEST_NAME = 120
 _ROOM_FOR_COMMANDS = 8000
 """Bytes of the commands that accept changes; only whole commands are shown."""
@@ -120,7 +120,7 @@ def comment(comparison: RunComparison, links: Links, limit: int = COMMENT_LIMIT)
     failing = comparison.results(Movement.BROKE, Movement.FAILS_DIFFERENTLY)
     repeat = repeat_from(head, Path.cwd())
     failures = [_failure(each, repeat(each.first.cell)) for each in shared_failures(failing)]
-    problems = [f"- {code_span(_short(each.source))}: {code_span(each.message[:_LONGEST_FAILURE])}\n" for each in head.problems]
+    problems = [f"- {code_span(_short(each.source))}: {code_span(each.message[:_LONGEST_MESSAGE])}\n" for each in head.problems]
     last = "".join([*_accepting(head), *_compared(comparison, links)])
     room = limit - size_of(first) - size_of(last) - 500  # for the counts of what is left out
     rows = fitting(moved, room // 3)
@@ -203,10 +203,7 @@ def _operators(moved: CellChange) -> str:
 
 def _failure(failure: SharedFailure, repeat: str) -> str:
     """One failure in full: its causes and the command that repeats it."""
-    errors = (each for each in failure.first.findings if each.severity is Severity.ERROR)
-    text = "\n".join(map(one_line, finding_lines(errors)))
-    shown = text if len(text) <= _LONGEST_FAILURE else f"{text[: _LONGEST_FAILURE - 1]}…"
-    block = "\n".join(code_block(f"{shown}\n\nrepeat with: {one_line(repeat)}"))
+    block = "\n".join(code_block(describe_failure(failure, repeat)))
     return f"\n{code_span(_short(failure.title))}\n\n{block}\n"
 
 
@@ -241,7 +238,7 @@ def _compared(comparison: RunComparison, links: Links) -> Iterable[str]:
         sentences.append(f"Over the cells that both have: {'; '.join(words)}.")
     if comparison.settings:
         settings = ", ".join(comparison.settings)
-        sentences.append(f"The settings differ: {code_span(settings[:_LONGEST_FAILURE])}.")
+        sentences.append(f"The settings differ: {code_span(settings[:_LONGEST_MESSAGE])}.")
     if comparison.versions:
-        sentences.append(f"The packages differ: {code_span(comparison.versions[:_LONGEST_FAILURE])}.")
+        sentences.append(f"The packages differ: {code_span(comparison.versions[:_LONGEST_MESSAGE])}.")
     yield f"\n<sub>{' '.join(sentences)}</sub>\n"

@@ -11,9 +11,10 @@ import hashlib
 import importlib.resources
 from typing import TYPE_CHECKING
 
+from onnx_ci.report.findings import describe_cause, describe_finding, describe_place, describe_without_place
 from onnx_ci.report.grid import NOT_RUN, WARNED, format_result
 from onnx_ci.report.markup import printable
-from onnx_ci.report.text import describe_finding, describe_without_place, format_duration, step_rows
+from onnx_ci.report.text import format_duration, step_rows
 from onnx_ci.results.records import CellResult, Status
 from onnx_ci.results.rules import RULES
 from onnx_ci.text import count
@@ -77,7 +78,9 @@ def environment(package: str = "onnx_ci.report") -> Environment:
         "digest": _digest,
         "format_duration": format_duration,
         "printable": printable,
+        "describe_cause": describe_cause,
         "describe_finding": describe_finding,
+        "describe_place": describe_place,
         "step_rows": step_rows,
         "describe_without_place": describe_without_place,
         "shade": shade,

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import linecache
-import os
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
-from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.report.causes import (
     SharedFinding,
     baseline_changes,
@@ -21,18 +15,15 @@ from onnx_ci.report.causes import (
     shared_warnings,
 )
 from onnx_ci.report.environments import describe_failing_environments, differences
+from onnx_ci.report.findings import describe_finding, finding_lines, label, wrapped
 from onnx_ci.report.grid import NOT_RUN, WARNED, describe_unit, format_result, grid
 from onnx_ci.results.records import (
     Cell,
     CellResult,
-    Culprit,
     Exclusion,
     Finding,
-    Frozen,
-    FrozenKind,
     NodeStep,
     Severity,
-    SourceLine,
     Status,
 )
 from onnx_ci.results.rules import RULES
@@ -121,8 +112,8 @@ def _lines_of(kind: str, findings: Iterable[SharedFinding]) -> list[str]:
         said = describe_finding(shared.finding)
         if others := [str(each.finding.lines[0]) for each in alike[words(shared)][1:] if each.finding.lines]:
             said = f"{said.removesuffix('.')}; also at {listed_shortly(others)}"
-        lines.append(f"{kind}: {shared.place}: {shared.finding.rule}: {said}")
-        lines += [f"    remedy: {remedy}"] if remedy else []
+        lines += wrapped(f"{kind}: {shared.place}: {shared.finding.rule}: {said}")
+        lines += wrapped(f"remedy: {remedy}", "    ") if remedy else []
     return lines
 
 
@@ -238,7 +229,6 @@ def describe_result(
     repeat: str,
     *,
     about: Callable[[str, Cell], str] | None = None,
-    code_in: Path | None = None,
     has_notes: bool = True,
 ) -> str:
     """A result in full: each cause with its remedy, the numbers, and the command that repeats the cell.
@@ -249,11 +239,10 @@ def describe_result(
         about: returns a command about the cell by its name: ``why``, which shows the nodes around a fault, if these are known;
             ``versions``, which tries other versions of packages, if nodes compute something else although no number was frozen;
             and ``fix``, which tries remedies, if the file is wrong.
-        code_in: the directory of the project, to show the code around the line of each cause, too.
         has_notes: whether to show notes that belong to no error. Otherwise :func:`note_lines` shows them, for all cells.
     """
     causes = (each for each in causes_of(result.findings) if has_notes or each.finding.severity is not Severity.NOTE)
-    lines = finding_lines((each for cause in causes for each in (cause.finding, *cause.consequences)), code_in=code_in)
+    lines = finding_lines(each for cause in causes for each in (cause.finding, *cause.consequences))
     if result.reason:
         lines.append(f"expected: {result.reason}")
     if result.outputs:
@@ -277,51 +266,6 @@ def _is_wrong_operator(finding: Finding) -> bool:
     """Whether nodes compute something else than the model, on the example, too."""
     is_error = finding.severity is Severity.ERROR and finding.rule == "numeric-drift"
     return is_error and any(each.nodes for each in finding.culprits) and not any(each.frozen for each in finding.culprits)
-
-
-def finding_lines(findings: Iterable[Finding], *, code_in: Path | None = None) -> list[str]:
-    """Each cause with its consequences, errors first, and each remedy once; ``code_in`` as in :func:`describe_result`."""
-    lines = []
-    for cause, remedy in by_remedy(causes_of(findings)):
-        lines.append(f"{_label(cause.finding)}: {describe_finding(cause.finding)}")
-        if code_in is not None and cause.finding.severity is Severity.ERROR and cause.finding.lines:
-            lines += [f"    {each}" for each in excerpt(cause.finding.lines[0], code_in)]
-        lines += [f"    remedy: {remedy}"] if remedy else []
-        lines += [f"    same cause: {_label(each)}: {describe_without_place(each)}" for each in cause.consequences]
-    return lines
-
-
-_MOST_LINES = 8
-"""Of an excerpt."""
-
-
-def excerpt(source: SourceLine, directory: Path) -> list[str]:
-    """The code from the beginning of the function to the line, which is marked; empty if the file has another line there.
-
-    Args:
-        source: the line.
-        directory: what its file is relative to.
-    """
-    try:
-        lines = linecache.getlines(os.fspath(directory / source.file))
-    except ValueError:  # no file can have this name
-        return []
-    if not 0 < source.line <= len(lines) or lines[source.line - 1].strip() != source.text:
-        return []
-    first = max(_beginning("".join(lines), source.line), source.line - _MOST_LINES + 1)
-    shown = [line.rstrip() for line in lines[first - 1 : source.line]]
-    margin = min((len(line) - len(line.lstrip()) for line in shown if line.strip()), default=0)
-    return [f"{'>' if number == len(shown) else ' '}   {line[margin:]}".rstrip() for number, line in enumerate(shown, start=1)]
-
-
-def _beginning(code: str, line: int) -> int:
-    """The line at which the innermost function around ``line`` begins; else ``line``."""
-    try:
-        nodes = ast.walk(ast.parse(code))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return line
-    functions = (node for node in nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
-    return max((node.lineno for node in functions if node.lineno <= line <= (node.end_lineno or 0)), default=line)
 
 
 def step_lines(steps: Sequence[NodeStep]) -> list[str]:
@@ -351,84 +295,6 @@ def _format_step(step: NodeStep) -> tuple[str, str, str, str, str]:
     return line, f"{step.drift:.3g}", at, f"{step.file_value:.6g}", f"{step.model_value:.6g}"
 
 
-def _label(finding: Finding) -> str:
-    if finding.severity is Severity.ERROR:
-        return f"{finding.rule} (expected)" if finding.is_expected else finding.rule
-    return f"{finding.rule} ({finding.severity.value})"
-
-
-def describe_finding(finding: Finding) -> str:
-    """The pass and the place at fault, and what :func:`describe_without_place` says."""
-    return f"{_describe_pass(finding)}{_describe_place(finding)}{describe_without_place(finding)}"
-
-
-def describe_without_place(finding: Finding) -> str:
-    """The message, the passes of an optimizer at fault, the other inputs that show it, and whether only probe weights do."""
-    also = f"; also on {', '.join(map(repr, finding.also_on))}" if finding.also_on else ""
-    weights = "with probe weights: " if finding.probe_weights else ""
-    passes = f"; the fault of its optimizer's {listed(finding.optimizer_passes)}" if finding.optimizer_passes else ""
-    return f"{weights}{finding.message}{passes}{also}"
-
-
-def _describe_place(finding: Finding) -> str:
-    """The line that a finding is about, or where the wrong values come from, as the beginning of a sentence."""
-    if finding.source is not None:
-        return f"{finding.source.quoted}: "
-    if not finding.culprits:
-        return ""
-    first, others = finding.culprits[0], finding.culprits[1:]
-    lines = dict.fromkeys(str(each.source) for each in others if each.source is not None and each.source != first.source)
-    more = f", and {listed(lines)}" if lines else f" and {count(len(others), 'other node')}" if others else ""
-    return f"{describe_culprit(first)}{more}: "
-
-
-def describe_culprit(culprit: Culprit) -> str:
-    """``model.py:26, `return self.conv(x)`, which uses 3 here and 2 on the example, Conv '/conv/Conv' in conv``."""
-    if culprit.nodes:
-        what = culprit.nodes[0] if len(culprit.nodes) == 1 else f"{culprit.nodes[0]} or a node beside it"
-    else:  # of a line that is proven to be the cause, its own text says what it calls
-        what = listed(culprit.operators) if culprit.frozen is None else ""
-    module = f" in {culprit.module}" if culprit.module else ""
-    model = "" if culprit.recipe is None else f" of the model that {culprit.recipe} builds"
-    source = culprit.source
-    code = [] if source is None else [source.quoted]
-    frozen = [] if culprit.frozen is None else [_describe_frozen(culprit.frozen, "" if source is None else source.text)]
-    return ", ".join(filter(None, [*code, *frozen, f"{what}{module}{model}".strip()]))
-
-
-_IS_PLAIN_CONDITION = re.compile(r"(?:el)?if (?!.*(?:\bnot\b|\band\b|\bor\b|!=)).*:")
-"""A line whose condition is true where its only test is: of ``if a.shape != b.shape:``, sizes are tested for being equal."""
-
-
-def _describe_frozen(frozen: Frozen, code: str) -> str:
-    """``which runs 4 times here and 3 on the example``; ``code`` is the line."""
-    if frozen.kind is FrozenKind.NUMBER:
-        here, there = (", ".join(f"{number:g}" for number in numbers) for numbers in (frozen.here, frozen.on_example))
-        return f"which uses {here} here and {there} on the example"
-    if frozen.kind is FrozenKind.WRITE:
-        return "which the file does without"
-    if frozen.kind is FrozenKind.CONSTANT:
-        return "which makes another tensor here than on the example"
-    times_here, times_there = sum(frozen.here), sum(frozen.on_example)
-    if frozen.kind is FrozenKind.CONDITION and not _IS_PLAIN_CONDITION.match(code):
-        return "which decides otherwise here than on the example"
-    if frozen.kind is FrozenKind.CONDITION:
-        return f"which is {bool(times_here)} here and {bool(times_there)} on the example".lower()
-    if frozen.kind is FrozenKind.BRANCH:
-        return f"which does not run {'on the example' if times_here else 'here'}"
-    verb, thing = ("runs", "time") if frozen.kind is FrozenKind.LOOP else ("gives", "tensor")
-    return f"which {verb} {times_here:g} {thing}{'' if times_here == 1 else 's'} here and {times_there:g} on the example"
-
-
-def _describe_pass(finding: Finding) -> str:
-    """Which post-export pass is at fault, as the beginning of a sentence."""
-    if finding.introduced_by is None or finding.rule == "pass-error":  # its message names the pass
-        return ""
-    return (
-        "the exporter's own file is already wrong: " if finding.introduced_by == EXPORT else f"after {finding.introduced_by}: "
-    )
-
-
 def describe_inputs_compared(result: CellResult) -> str:
     """``14 inputs; nothing is proved on 'floats large' (too noisy)``; empty if none was compared.
 
@@ -450,7 +316,7 @@ def detail_lines(result: CellResult) -> list[str]:
     """What else is known about a result: its findings if it does not fail, times, and the log."""
     lines = []
     if not result.status.is_bad:
-        lines += [f"{each.rule} ({each.severity.value}): {describe_finding(each)}" for each in result.findings]
+        lines += [f"{label(each)}: {describe_finding(each)}" for each in result.findings]
         lines += [f"reason: {result.reason}"] if result.reason else []
         lines += [each.in_words for each in result.cpu_vs_gpu]
         lines += [f"input {each.in_words}" for each in result.inputs]

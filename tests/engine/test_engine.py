@@ -18,7 +18,7 @@ import onnx_ci
 from onnx_ci import Status
 from onnx_ci.pipeline.export.exporter import move, remove_kept
 from onnx_ci.report.causes import causes_of
-from onnx_ci.report.text import describe_finding
+from onnx_ci.report.findings import describe_finding
 from onnx_ci.results.verdict import decide
 
 BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}

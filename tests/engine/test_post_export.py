@@ -17,7 +17,8 @@ from toolbox.cells import recipe_of, rules
 import onnx_ci
 from onnx_ci import Status
 from onnx_ci.environment.versions import version_of
-from onnx_ci.report.text import describe_finding, describe_result
+from onnx_ci.report.findings import describe_finding
+from onnx_ci.report.text import describe_result
 
 BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
 ONE_PROCESS = {"opsets": 17, "isolation": "none"}

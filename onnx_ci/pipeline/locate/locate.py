@@ -76,7 +76,7 @@ _SOME_SIZES = " If only some sizes are meant, declare them in dynamic_sizes."
 _ONE_SIDE = "The file has only the side of the branch that the example takes: use torch.where"
 _ROUNDS = "The file does it as often as the example does: compute on whole tensors instead of in a loop"
 _ALSO = {
-    _ONE_SIDE: {"torchscript": ", or script the branch with torch.jit.script.", "dynamo": " or torch.cond."},
+    _ONE_SIDE: {"torchscript": "; the dynamo exporter keeps both sides of torch.cond.", "dynamo": " or torch.cond."},
     _ROUNDS: {"torchscript": ", or script the loop with torch.jit.script."},
 }
 """How remedies go on, by exporter: each has its own way to keep a branch or a loop."""

@@ -11,7 +11,7 @@ import click
 from onnx_ci.cli.common import options_of, settings_from, style, with_colour, with_exit_code
 from onnx_ci.environment.versions import require_runtime
 from onnx_ci.errors import ConfigurationError, ExitCode
-from onnx_ci.report.text import finding_lines
+from onnx_ci.report.findings import finding_lines
 from onnx_ci.results.records import Status
 from onnx_ci.results.verdict import broken_rules
 from onnx_ci.text import count, one_line

@@ -19,7 +19,7 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.errors import ConfigurationError, ExitCode
 from onnx_ci.report.causes import describe_cells_by_recipe, shared_failures
 from onnx_ci.report.comparison import Measure, Movement, RunComparison, changed_rows, compare_runs
-from onnx_ci.report.text import finding_lines
+from onnx_ci.report.findings import finding_lines
 from onnx_ci.results.records import Cell, CellResult, Problem, Status
 from onnx_ci.text import count, listed_shortly, one_line
 from onnx_ci.tools.versions import pip
@@ -108,7 +108,7 @@ def _lines(judged: Upgraded) -> Iterator[str]:
         yield f"broke: {problem.source}: {problem.message}" if isinstance(problem, Problem) else f"broke: {problem}"
     for failure in shared_failures(judged.results):
         yield f"broke: {failure.title}"
-        yield from (f"    {line}" for line in finding_lines(failure.first.findings, code_in=Path.cwd()))
+        yield from (f"    {line}" for line in finding_lines(failure.first.findings))
     if judged.comparison is not None:
         yield from _other_lines(judged.comparison)
 

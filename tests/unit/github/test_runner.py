@@ -55,7 +55,10 @@ def test_a_warning_of_a_cell_that_passes_is_annotated_as_one(project):
 def test_an_annotation_names_the_pass_of_a_file(project):
     broken = [failed(graph_pass="int8-static"), failed(exporter="dynamo", graph_pass="float16")]
     (found,) = annotations_of(report(*broken), project.root, project.root)
-    assert found.message.split("\n")[1] == "at opset 9 on cpu after int8-static, at opset 9 on cpu with dynamo after float16"
+    assert (
+        found.message.split("\n")[1]
+        == "at opset 9 on cpu with torchscript after int8-static, at opset 9 on cpu with dynamo after float16"
+    )
 
 
 def test_github_is_given_as_many_as_it_shows_and_told_of_the_rest(project):

@@ -30,9 +30,16 @@ def test_what_the_recipe_rules_out_has_its_reason(tmp_path):
 
 
 def test_exporters_multiply_the_cells_and_only_the_unusual_one_is_named(tmp_path):
-    assert cells(tmp_path, opsets="17,18", exporters="torchscript,dynamo")[0] == [
-        "opset17-cpu", "opset17-cpu-dynamo", "opset18-cpu-torchscript", "opset18-cpu",
+    assert cells(tmp_path, opsets="18,19", exporters="torchscript,dynamo")[0] == [
+        "opset18-cpu-torchscript", "opset18-cpu", "opset19-cpu-torchscript", "opset19-cpu",
     ]  # fmt: skip
+
+
+def test_beside_torchscript_dynamo_has_no_cells_at_opsets_that_it_does_not_write(tmp_path):
+    names, left_out = cells(tmp_path, opsets="16-18", exporters="torchscript,dynamo")
+    assert names == ["opset16-cpu", "opset17-cpu", "opset18-cpu-torchscript", "opset18-cpu"]
+    assert "opset 16-17 with dynamo, which writes opset 18 and above; --exporters=dynamo alone converts its files" in left_out
+    assert cells(tmp_path, opsets="16-18", exporters="dynamo")[0] == ["opset16-cpu-dynamo", "opset17-cpu-dynamo", "opset18-cpu"]
     assert cells(tmp_path, {"exporter": "dynamo"}, opsets="17", exporters="torchscript") == (
         [],
         ["torchscript: the recipe declares exporter dynamo"],

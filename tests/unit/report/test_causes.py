@@ -10,7 +10,8 @@ from toolbox.records import cell, failed, passed
 
 from onnx_ci import CellResult, Culprit, Severity, SourceLine, Status
 from onnx_ci.report.causes import causes_of, common_causes, shared_failures
-from onnx_ci.report.text import describe_outcome, excerpt, finding_lines
+from onnx_ci.report.findings import excerpt, finding_lines, wrapped
+from onnx_ci.report.text import describe_outcome
 from onnx_ci.results.rules import finding
 
 LINE, OTHER = (SourceLine(file="net.py", line=number, text="x = x * n") for number in (7, 9))
@@ -31,8 +32,11 @@ def test_findings_of_one_line_are_one_cause_and_its_consequences():
         (apart, ()),
     ]
     assert finding_lines([note, value, shape]) == [
-        "baked-value: net.py:7, `x = x * n`, Mul '/Mul': off by 3",
-        f"    remedy: {value.remedy}",
+        "net.py:7: baked-value",
+        "    >   x = x * n",
+        "    At fault: Mul '/Mul'.",
+        "    off by 3",
+        *wrapped(f"remedy: {value.remedy}", "    "),
         "    same cause: baked-shape: it fails",
         "    same cause: export-warning (note): a value is frozen",
     ]
@@ -160,6 +164,7 @@ def test_an_excerpt_begins_with_the_function_and_marks_the_line(tmp_path):
         number: SourceLine(file="net.py", line=number, text=line.strip()) for number, line in enumerate(CODE.splitlines(), 1)
     }
     assert excerpt(at_line[8], tmp_path) == ["    def forward(x):", "", "        y = x + 1", ">       return y * 2"]
+    assert excerpt(at_line[6], tmp_path)[1:] == [">", "        y = x + 1", "        return y * 2"]
     assert excerpt(at_line[1], tmp_path) == [">   import torch"]
     assert len(excerpt(at_line[9], tmp_path)) == 6
 
@@ -169,6 +174,19 @@ def test_code_that_has_changed_since_or_is_not_here_is_not_shown(tmp_path):
     assert excerpt(SourceLine(file="net.py", line=8, text="return y * 3"), tmp_path) == []
     assert excerpt(SourceLine(file="net.py", line=80, text=""), tmp_path) == []
     assert excerpt(SourceLine(file="nowhere.py", line=1, text="import torch"), tmp_path) == []
+
+
+def test_no_code_is_shown_from_outside_of_the_directory(tmp_path):
+    Path(tmp_path, "net.py").write_text(CODE, encoding="utf-8")
+    Path(tmp_path, "project").mkdir()
+    assert excerpt(SourceLine(file="../net.py", line=1, text="import torch"), tmp_path / "project") == []
+
+
+def test_no_line_of_a_finding_is_longer_than_a_terminal_shows():
+    found = at("baked-value", "word " * 60, LINE, ("Mul '/Mul'",), remedy="Rewrite it. " * 30)
+    lines = finding_lines([found])
+    assert max(map(len, lines)) <= 116
+    assert " ".join("".join(lines).split()).count("word") == 60
 
 
 def test_recipes_that_cannot_be_used_for_the_same_reason_have_one_cause():

@@ -221,9 +221,9 @@ def test_what_failed_comes_first_and_a_few_failures_stand_open():
     assert [each.attributes["id"] for each in page.all("section")][:4] == ["problems", "not-run", "failures", "grid"]
     failures = ["cell-net-opset10-cpu", "cell-closed-opset9-cpu", "cell-raises-opset9-cpu"]
     assert ids(page.one("failures").all("details", "cell")) == failures
-    assert ids([each for each in page.all("details") if "open" in each.attributes]) == failures
+    assert ids([each for each in page.all("details", "cell") if "open" in each.attributes]) == failures
     many = page_of(report(*(detailed_failure(recipe=f"net{number}") for number in range(9))))
-    assert not [each for each in many.all("details") if "open" in each.attributes]
+    assert not [each for each in many.all("details", "cell") if "open" in each.attributes]
 
 
 def test_cells_that_fail_for_the_same_cause_are_one_failure_with_links_to_the_others():
@@ -254,7 +254,7 @@ def test_recipes_that_fail_at_one_line_are_one_cause():
         "cause-numeric-drift-third",
         "cause-numeric-drift-fourth",  # the words are the same, but nothing says that the cause is
     ]
-    assert causes[0].all("h3")[0].text.startswith("numeric-drift at net.py:7")
+    assert causes[0].all("h3")[0].text.startswith("net.py:7 return x * 2")
     assert [each.text for each in causes[0].all("ul", "recipes")[0].all("li")] == [
         "net at opsets 9-10 on cpu",
         "other at opset 9 on cpu",
@@ -265,13 +265,14 @@ def test_recipes_that_fail_at_one_line_are_one_cause():
 
 def test_the_line_of_a_cause_is_shown_with_the_code_around_it(tmp_path):
     run = report(located_failure())
-    assert [each.text for each in page_of(run).all("div", "code")] == ["net.py:7>   return x * 2"]
+    assert [each.text for each in page_of(run).all("pre", "code")] == [">   return x * 2"]
     (tmp_path / "net.py").write_text("\n" * 5 + "def forward(self, x):\n    return x * 2\n", encoding="utf-8")
-    (code,) = page_of(run, code_in=tmp_path).all("div", "code")
-    assert code.all("pre")[0].text == "    def forward(self, x):\n>       return x * 2"
+    (code,) = page_of(run, code_in=tmp_path).all("pre", "code")
+    assert code.text == "    def forward(self, x):\n>       return x * 2"
+    assert [each.text for each in code.all("mark")] == [">       return x * 2"]
     (tmp_path / "net.py").write_text("changed since", encoding="utf-8")
     linecache.clearcache()
-    assert [each.text for each in page_of(run, code_in=tmp_path).all("div", "code")] == ["net.py:7>   return x * 2"]
+    assert [each.text for each in page_of(run, code_in=tmp_path).all("pre", "code")] == [">   return x * 2"]
 
 
 def test_the_nodes_around_a_fault_are_a_table_in_which_those_at_fault_are_marked():

@@ -101,7 +101,7 @@ def test_cells_that_moved_alike_are_one_row_and_one_failure():
     text = comment(compare_runs(head, base), LINKS)
     assert text.count("| broke |") == 1
     assert "| broke | `net at opsets 9-17 on cpu` | passed → failed |" in text
-    assert text.count("numeric-drift: model.py:41, `return x`: off by 3") == 1
+    assert text.count("model.py:41: numeric-drift\n    >   return x\n    off by 3") == 1
     assert "repeat with: onnx-ci run --opsets=9 --no-cache --select=net::opset9-cpu a/b.py" in text
 
 

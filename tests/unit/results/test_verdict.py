@@ -10,7 +10,7 @@ from toolbox.records import cell, drift, report
 
 from onnx_ci import Problem, Severity, Status
 from onnx_ci.errors import ExitCode
-from onnx_ci.report.text import finding_lines
+from onnx_ci.report.findings import finding_lines
 from onnx_ci.results.records import CellEvidence, CellResult, SkipCause
 from onnx_ci.results.rules import RULES, finding
 from onnx_ci.results.verdict import (

@@ -7,7 +7,7 @@ import torch
 from toolbox.cells import recipe_of, run_one
 
 import onnx_ci
-from onnx_ci.report.text import describe_finding
+from onnx_ci.report.findings import describe_finding
 
 AXES = {"x": {0: "batch", 1: "length"}}
 FLOATS = torch.linspace(-1, 1, 6).reshape(2, 3)

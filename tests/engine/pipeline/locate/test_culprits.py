@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper
 from toolbox.cells import Total, recipe_of, run_one
 
 import onnx_ci
-from onnx_ci.report.text import describe_finding
+from onnx_ci.report.findings import describe_finding
 
 DYNAMIC = {"dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
 FLOATS = torch.linspace(-1, 1, 8).reshape(2, 4)

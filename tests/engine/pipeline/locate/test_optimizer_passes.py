@@ -9,7 +9,7 @@ from toolbox.cells import run_one
 
 import onnx_ci
 from onnx_ci.pipeline.run.onnxruntime import passes_that_change
-from onnx_ci.report.text import describe_finding
+from onnx_ci.report.findings import describe_finding
 
 # ONNX Runtime 1.31 fuses a cast and a transpose into a product with a vector, and forgets the transpose.
 WRONG = "MatmulTransposeFusion"

@@ -6,7 +6,7 @@ import torch
 from toolbox.cells import recipe_of, run_one
 
 import onnx_ci
-from onnx_ci.report.text import describe_finding
+from onnx_ci.report.findings import describe_finding
 
 NAMES = {"input_names": ["x"], "output_names": ["y"]}
 

@@ -8,7 +8,7 @@ import torch
 from onnx_ci import Severity
 from onnx_ci.pipeline.export.exporter_warnings import judge_warnings
 from onnx_ci.processes.capture import Notice
-from onnx_ci.report.text import describe_finding
+from onnx_ci.report.findings import describe_finding
 
 BRANCH = "Converting a tensor to a Python boolean might cause the trace to be incorrect. We can't record the data flow."
 
