@@ -130,11 +130,8 @@ def recorded_weight_uses(call: Call, doubtful: _Tensors) -> WeightUses:
 def weight_uses(trace: Trace, weights: _Tensors, doubtful: _Tensors) -> WeightUses:
     """How a model uses its weights. If a trace does not show all that it does, no weight is direct.
 
-    Args:
-        trace: a run of the model. It has the numbers of vectors, of zeros, and of what is close to a doubtful weight.
-        weights: all weights by name.
-        doubtful: the weights in question by name. If the model uses another tensor that is close to one of them, that weight is
-            not direct.
+    The trace has the numbers of vectors, of zeros, and of what is close to a doubtful weight. Such a weight is not direct if
+    the model uses another tensor that is close to it.
     """
     operators = [*trace.of_kind(Operator)]
     if not (trace.is_accepted and trace.is_complete) or any(operator.call.is_higher_order for operator in operators):

@@ -52,11 +52,7 @@ class Runtime(Protocol):
 
 
 class ArraySession:
-    """A session on the CPU that cannot be seeded.
-
-    Args:
-        run_arrays: runs the file on numpy arrays by name, and returns its outputs in order.
-    """
+    """A session on the CPU that cannot be seeded. It runs the file on numpy arrays by name, and has the outputs in order."""
 
     provider = "cpu"
     nodes_on_cpu = None

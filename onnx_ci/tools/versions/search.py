@@ -18,10 +18,7 @@ Check = Callable[[T], bool | None]
 def first_that_holds(versions: Sequence[T], holds: Check[T]) -> tuple[T, T | None]:
     """The first version with which something holds, by bisection, and the last one before it with which it does not.
 
-    Args:
-        versions: in order. It is known to hold with the last one, and not to hold before the first one. Those that cannot be
-            had are passed over.
-        holds: is called for at most log2(n) of them, besides those that cannot be had.
+    It holds with the last version, and not before the first. Those that cannot be had are passed over.
     """
     versions = list(versions)
     low, high = -1, len(versions) - 1
