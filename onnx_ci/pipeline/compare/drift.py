@@ -128,7 +128,7 @@ def compare(
 def _only_warns(probe: Probe, terms: Terms, *, is_finite: bool = True) -> bool:
     """Whether a mismatch is a warning because the model may never get the input. Two files must be the same there, too.
 
-    It is one of NaN or infinity on one side unless it ``is_finite``.
+    If it ``is_finite``, both sides have numbers, not NaN or infinity on one side.
     """
     harmless = (InputStatus.DEGENERATE, InputStatus.EXTREME) if is_finite else (InputStatus.DEGENERATE,)
     return terms.is_traced and probe.legality in harmless

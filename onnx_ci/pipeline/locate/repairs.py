@@ -86,8 +86,9 @@ def _repairs(wrong: WrongResult, nodes: Collection[FileNode]) -> Iterator[_Repai
         yield from _other_constants(makers[wrong.name], wrong.values, wrong.wanted)
     for node in nodes:
         if node.operator == "Identity":
+            # Arithmetic with another value may be missing there.
             for other, operator in itertools.product(_names_like(node.inputs[0], node, wrong), _ARITHMETIC):
-                yield _Repair(culprit=node, node=node.changed(operator, (), (node.inputs[0], other)))  # which may be missing
+                yield _Repair(culprit=node, node=node.changed(operator, (), (node.inputs[0], other)))
     for node in nodes:
         yield from (_Repair(culprit=node, node=each) for each in _variants(node, wrong.values))
     for node in nodes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,11 +107,11 @@ def series(moments: Sequence[Moment]) -> Iterator[tuple[str, dict[str, list[floa
         for moment in moments
     ]
     for key in sorted({key for row in rows for key in row}):
-        numbers = {name: [[number(entry) for entry in row.get(key, [])] for row in rows] for name, number in _NUMBERS.items()}
         yield (
             " ".join(key),
-            {
-                name: [max((each for each in of_moment if each is not None), default=None) for of_moment in of_moments]
-                for name, of_moments in numbers.items()
-            },
+            {name: [_largest(number, row.get(key, [])) for row in rows] for name, number in _NUMBERS.items()},
         )
+
+
+def _largest(number: Callable[[Entry], float | None], entries: Iterable[Entry]) -> float | None:
+    return max((each for each in map(number, entries) if each is not None), default=None)
