@@ -158,7 +158,13 @@ def move(path: Path, folder: Path) -> Path:
     such a model gets its own folder. So do several files.
     """
     if path.is_dir():
-        return _move_folder(path, folder / path.stem)
+        target = folder / path.stem
+        target.mkdir(parents=True, exist_ok=True)
+        for file in files_in(target):
+            _remove_with_data(file)
+        for file in path.iterdir():
+            shutil.move(file, target / file.name)
+        return target
     further_files = [file for file in path.parent.iterdir() if file not in _files(path)]
     if further_files:
         folder = folder / path.stem
@@ -169,16 +175,6 @@ def move(path: Path, folder: Path) -> Path:
         if file.is_file():
             shutil.move(file, folder / file.name)
     return folder / path.name
-
-
-def _move_folder(path: Path, target: Path) -> Path:
-    """Move the files in a folder to another one, replacing earlier ones, and return that."""
-    target.mkdir(parents=True, exist_ok=True)
-    for file in files_in(target):
-        _remove_with_data(file)
-    for file in path.iterdir():
-        shutil.move(file, target / file.name)
-    return target
 
 
 def remove_kept(path: Path) -> None:

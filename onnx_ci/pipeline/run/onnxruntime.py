@@ -94,7 +94,7 @@ class OnnxRuntime:
             return OnnxRuntimeSession(
                 onnxruntime.InferenceSession(path, sess_options=options, providers=providers_on_cpu, **disabled), profile=None
             )
-        load_cuda_libraries(onnxruntime)
+        onnxruntime.preload_dlls()  # CUDA's libraries from pip; those that torch has loaded are used if their versions match
         options.use_deterministic_compute = True
         folder = Path(tempfile.mkdtemp(prefix="onnx-ci-profile-"))
         options.enable_profiling, options.profile_file_prefix = True, str(folder / "run")
@@ -134,12 +134,6 @@ def cuda_options(device: str, *, tf32: bool) -> Mapping[str, str]:
         # By default the provider tries all algorithms of a convolution and takes the fastest.
         "cudnn_conv_algo_search": "DEFAULT",
     }
-
-
-def load_cuda_libraries(onnxruntime: Any) -> None:
-    """Load the CUDA libraries that pip has installed. Those that torch has loaded are used if their versions match."""
-    if hasattr(onnxruntime, "preload_dlls"):  # 1.21
-        onnxruntime.preload_dlls()
 
 
 class OnnxRuntimeSession:
