@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime, passes_that_change
 from onnx_ci.pipeline.trace.recorder import Tracer
 from onnx_ci.pipeline.trace.trace import Operator
 from onnx_ci.processes.clock import CLOCK
-from onnx_ci.results.records import AXES_OF_ONE, Culprit, Finding, Frozen, FrozenKind, Severity, SourceLine
+from onnx_ci.results.records import AXES_OF_ONE, Culprit, Finding, FrozenKind, Severity, SourceLine
 from onnx_ci.text import listed
 
 _MOST_PROBES = 2
@@ -140,11 +140,10 @@ def located(
 
     def proven(probe: str | None, output: str | None) -> tuple[Culprit, ...]:
         """The lines that make an output wrong on an input: proven there, or on another input, if they are suspects there."""
-        of_other = proven_by_output.get(output, ())
-        suspects = search.suspects.get(probe)
-        is_likely = suspects is None or any(each.source in suspects for each in of_other)
-        of_input = causes.get((probe, output)) or search.causes_of_shapes.get((probe, output))
-        return of_input or (of_other if is_likely else ())
+        of_other, replay = proven_by_output.get(output, ()), search.replays.get(probe)
+        is_likely = replay is None or any(each.source in replay.suspects for each in of_other)
+        of_shape = replay.causes_of_shapes.get(output or "", ()) if replay is not None else ()
+        return causes.get((probe, output)) or of_shape or (of_other if is_likely else ())
 
     places = search.places(proven)
     twice = _passed_twice(model.signature.input_names, input_tensors(model.pristine)) if exporter == "dynamo" else ()
@@ -184,7 +183,8 @@ def located(
             return with_remedy(dataclasses.replace(finding, culprits=culprits))
         if finding.probe in search.failing and finding.output is None:
             return with_remedy(dataclasses.replace(finding, culprits=(search.failing[finding.probe],)))
-        frozen = search.differences.get(finding.probe, {})
+        replay = search.replays.get(finding.probe)
+        frozen = {} if replay is None else replay.differences
         sites = places.get(finding.probe, SourceSites())
         culprits = tuple(
             dataclasses.replace(with_recipe(each, model.recipe), frozen=frozen.get(each.source) if each.source else None)
@@ -209,14 +209,10 @@ class _Search:
     max_drift: DriftLimit
     deadline: float
     problems: list[str] = field(default_factory=list)
-    differences: dict[str | None, Mapping[SourceLine, Frozen]] = field(default_factory=dict)
-    """By the name of the input, what lines get there that is not what they got on the example."""
+    replays: dict[str | None, Replay] = field(default_factory=dict)
+    """By the name of the input, what running lines as on the example has shown there."""
     failing: dict[str | None, Culprit] = field(default_factory=dict)
     """By the name of the input, the node that cannot run there, with the line of the model that made it."""
-    suspects: dict[str | None, Collection[SourceLine | None]] = field(default_factory=dict)
-    """By the name of the input, the lines that may be a cause there."""
-    causes_of_shapes: dict[tuple[str | None, str | None], tuple[Culprit, ...]] = field(default_factory=dict)
-    """The lines that make the shape of an output wrong, by the names of the input and the output; not its values."""
 
     def causes(self, warned: Collection[SourceLine]) -> dict[tuple[str | None, str | None], tuple[Culprit, ...]]:
         """The lines that are proven to be the cause, by the names of the input and the output."""
@@ -234,9 +230,7 @@ class _Search:
                 replay = self._replay(probe, outputs, None if failing is None else failing.source)
                 proven = replay.causes(wrong, warned)
                 causes |= {(probe.name, output): culprits for output, culprits in proven.items()}
-                self.differences[probe.name], self.suspects[probe.name] = replay.differences, replay.suspects
-                for output, culprits in replay.causes_of_shapes.items():
-                    self.causes_of_shapes[probe.name, output] = culprits
+                self.replays[probe.name] = replay
                 if None in of_probe and proven:
                     causes[probe.name, None] = next(iter(proven.values()))
         return causes
