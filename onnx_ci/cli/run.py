@@ -58,10 +58,18 @@ from onnx_ci.text import one_line
     metavar="PATH",
     help="Write the summary as Markdown.",
 )
+@click.option(
+    "-x",
+    "--exitfirst",
+    cls=GroupedOption,
+    group=Group.WHAT,
+    is_flag=True,
+    help="Stop after the first cell that fails. The others count as not run.",
+)
 @with_verbosity
 @with_colour
 @with_exit_code
-def run(paths: tuple[Path, ...], summary: Path | None, verbosity: str | None, **flags: str | None) -> NoReturn:
+def run(paths: tuple[Path, ...], summary: Path | None, exitfirst: bool, verbosity: str | None, **flags: str | None) -> NoReturn:
     r"""Export, check and compare every cell of the recipes in PATHS.
 
     \b
@@ -74,10 +82,12 @@ def run(paths: tuple[Path, ...], summary: Path | None, verbosity: str | None, **
       onnx-ci run --shard=2/5 --durations=old.json    the second of five parts of equal duration
       onnx-ci run -q                                  only failures and the last line
     """
-    gate(paths, settings_from(flags), summary, verbosity)
+    gate(paths, settings_from(flags), summary, verbosity, exitfirst=exitfirst)
 
 
-def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verbosity: str | None) -> NoReturn:
+def gate(
+    paths: tuple[Path, ...], settings: Settings, summary: Path | None, verbosity: str | None, *, exitfirst: bool = False
+) -> NoReturn:
     """Run every cell of the recipes in ``paths``, show the results, and exit with the exit code of the run."""
     files = written_files(settings, summary)
     progress = Progress(is_live=sys.stdout.isatty() and verbosity != QUIET)
@@ -89,7 +99,7 @@ def gate(paths: tuple[Path, ...], settings: Settings, summary: Path | None, verb
             whole, matrix = session.plan(recipes)
             if len(matrix.cells) != len(whole.cells) and verbosity != QUIET:
                 click.echo(f"shard {settings.shard}: {len(matrix.cells)} of {len(whole.cells)} cells")
-            _show_results(session, matrix, progress, verbosity)
+            _show_results(session, matrix, progress, verbosity, exitfirst=exitfirst)
     except UnwrittenError as error:  # the results are complete
         unwritten = error
     report = session.report
@@ -118,7 +128,7 @@ def _commands(settings: Settings) -> Commands:
     )
 
 
-def _show_results(session: Session, matrix: Matrix, progress: Progress, verbosity: str | None) -> None:
+def _show_results(session: Session, matrix: Matrix, progress: Progress, verbosity: str | None, *, exitfirst: bool) -> None:
     """Show the first failure of each cause as soon as it is decided, and the other cells of a recipe after the last of them.
 
     Ctrl-C stops the run and keeps the results so far.
@@ -134,7 +144,7 @@ def _show_results(session: Session, matrix: Matrix, progress: Progress, verbosit
         has_own_line = verbosity == VERBOSE or (key is not None and key not in shown_causes)
         shown_causes.add(key)
         if has_own_line:
-            show(result, commands, verbosity, before=progress.place, has_remedies=not progress.is_done)
+            show(result, commands, verbosity, before=progress.place, has_remedies=not (exitfirst or progress.is_done))
         show_in_short(waiting.add(result, waits=not has_own_line and verbosity != QUIET), before=progress.place)
         if progress.is_live:
             progress.show()
@@ -150,6 +160,8 @@ def _show_results(session: Session, matrix: Matrix, progress: Progress, verbosit
                         progress.show(event.doing)
                     case CellJudged():
                         show_result(event.result)
+                        if exitfirst and event.result.status.is_bad:
+                            break
         finally:
             progress.clear()
             show_in_short(waiting.take(), before=progress.place)

@@ -93,8 +93,9 @@ class Catalogue:
                 self.recipes[recipe.name] = Found(recipe, source, is_named)
                 added.append(self.recipes[recipe.name])
             elif not _is_same_definition(first.recipe, recipe):
-                where = f"{relative_source(Path(first.recipe.file), self.settings.root)}, line {first.recipe.line}"
-                message = used_twice(recipe.name, recipe.line, where)
+                root = self.settings.root
+                places = [f"{relative_source(Path(each.file), root)}, line {each.line}" for each in (recipe, first.recipe)]
+                message = used_twice(recipe.name, *places)
                 problems.append(self._problem(source, message, (recipe.file, recipe.line)))
         return added, problems
 
@@ -136,16 +137,16 @@ class Catalogue:
         return Problem(source=source, message=message, file=file, line=line)
 
 
-def used_twice(name: str, line: int, where: str) -> str:
+def used_twice(name: str, here: str, there: str) -> str:
     """The message about a recipe whose name another recipe has.
 
     Args:
         name: the name.
-        line: the line on which the recipe is defined.
-        where: the file and the line of the other recipe.
+        here: the file and the line on which the recipe is defined.
+        there: those of the other recipe.
     """
     return (
-        f"the recipe name {name!r} (line {line}) is already used by {where}; "
+        f"the recipe name {name!r} ({here}) is already used by {there}; "
         f"give one of them another name with @onnx_ci.recipe(name=...), or {FOR_EACH}"
     )
 

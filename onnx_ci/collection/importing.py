@@ -58,7 +58,8 @@ def _import_by_itself(path: Path) -> ModuleType:
     package = f"_onnx_ci_recipes_{digest}"
     spec = importlib.util.spec_from_file_location(f"{package}.{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise RecipeError("it is not a Python file; recipe files end in .py")
+        of_onnx = "; onnx-ci verify checks an ONNX file by itself" if path.suffix == ".onnx" else ""
+        raise RecipeError(f"it is not a Python file; recipe files end in .py{of_onnx}")
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(package, ModuleType(package))  # pickle looks for functions by the name of their module
     sys.modules[spec.name] = module

@@ -202,7 +202,7 @@ class Recipes:
                 if first.source == source and _origin(first) == _origin(scope):
                     new.append(first)
                 elif _origin(first) != _origin(scope):  # otherwise both files import the same one
-                    message = used_twice(scope.name, scope.line, f"{first.file}, line {first.line}")
+                    message = used_twice(scope.name, *(f"{each.file}, line {each.line}" for each in (scope, first)))
                     problems.append(Problem(source=source, message=message, file=scope.file, line=scope.line))
         return new, problems
 

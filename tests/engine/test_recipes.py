@@ -130,7 +130,7 @@ def test_a_recipe_that_two_files_import_is_one_and_two_of_one_name_are_a_problem
     cells, problems, code = run(project, "run", f"--isolation={isolation}")
     assert sorted(cells) == ["made 13", "made 14", "shared 13", "shared 14"]
     assert (list(problems), code) == (["b_recipes.py"], 2)
-    assert "the recipe name 'made' (line 5) is already used by factory.py, line 5" in problems["b_recipes.py"]
+    assert "the recipe name 'made' (factory.py, line 5) is already used by factory.py, line 5" in problems["b_recipes.py"]
 
 
 @linux

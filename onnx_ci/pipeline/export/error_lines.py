@@ -1,7 +1,7 @@
 """The line of the model that an exporter's error is about.
 
 The traceback holds it, or the node that was being converted. Where ``torch.export`` fixes a size, the error names no line, so
-the model is traced again: the guard that fixes the size is logged while the line runs. Cells that pass pay nothing for either.
+the model is traced again: that a size is replaced by a number is logged while the line runs. Cells that pass pay nothing for either.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def line_that_fixes(call: Call, dynamic_shapes: tuple[Any, ...] | None, dimensio
 
 
 _SYMBOL = re.compile(r"create_symbol (\w+) = .+? for L(\S*)\.size\(\)\[(\d+)\]")
-_FIXED = re.compile(r"Eq\((\w+), \d+\) \[guard added\]")
+_FIXED = re.compile(r"set_replacement (\w+) = \d+ ")
 
 
 @dataclass

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toolbox import warm_python
 from toolbox.any_report import reports
-from toolbox.projects import RIGHT
+from toolbox.projects import FROZEN, RIGHT
 from toolbox.records import failed, passed, run_of, skipped
 
 from onnx_ci.cli.main import main
@@ -394,6 +394,14 @@ def test_what_passes_is_one_line_for_each_recipe_and_what_fails_first_a_line_at_
     verbose = cli("run", "--opsets=12-14", "--isolation=none", "-v").stdout
     shown = [line.split()[1].rpartition("::")[2] for line in verbose.splitlines() if line.startswith("[")]
     assert shown == [f"opset{opset}-cpu" for opset in (12, 13, 14)] * 2
+
+
+def test_a_run_can_stop_after_the_first_failure(project, cli):
+    project.recipes(FROZEN, RIGHT)
+    done = cli("run", "-x", "--opsets=12-14", "--isolation=none", "--report=r.json")
+    assert done.returncode == 1
+    assert "did not run: 5 cells, first onnx_recipes.py::total::opset13-cpu" in done.stdout
+    assert [cell.cell.opset for cell in read_json(project.root / "r.json").cells] == [12]
 
 
 def test_results_wait_for_the_last_one_of_their_recipe_but_not_for_long():

@@ -357,7 +357,7 @@ def test_a_broken_file_fails_the_run_and_costs_no_cell_its_result(project, run, 
     assert (done.returncode, outcomes(done)) == (1, {"failed": 3, "passed": 1})
     assert "a/onnx_recipes.py: cannot be imported: ModuleNotFoundError" in done.stdout
     assert "b/onnx_recipes.py: cannot be imported: SyntaxError" in done.stdout
-    assert "the recipe name 'right' (line 3) is already used by onnx_recipes.py" in done.stdout
+    assert "the recipe name 'right' (z/onnx_recipes.py, line 3) is already used by onnx_recipes.py" in done.stdout
     assert "Traceback" not in done.stdout
     report = report_of(project)
     assert [cell["status"] for cell in report["cells"]] == ["passed"]

@@ -115,7 +115,7 @@ def test_two_recipes_of_one_name_are_a_problem_that_names_both_places(find, proj
     assert list(catalogue.recipes) == ["net", "other"]
     (problem,) = catalogue.problems
     assert problem.source == "b/onnx_recipes.py"
-    assert "'net' (line 4) is already used by a/onnx_recipes.py, line 4" in problem.message
+    assert "'net' (b/onnx_recipes.py, line 4) is already used by a/onnx_recipes.py, line 4" in problem.message
     assert "name=" in problem.message
 
 
@@ -239,7 +239,7 @@ def test_two_functions_of_one_name_are_a_problem_at_the_line_of_the_second(find,
     found = find()
     (problem,) = found.problems
     assert (list(found.recipes), problem.file, problem.line) == (["net"], "onnx_recipes.py", 11)
-    assert "the recipe name 'net' (line 11) is already used by onnx_recipes.py, line 4" in problem.message
+    assert "the recipe name 'net' (onnx_recipes.py, line 11) is already used by onnx_recipes.py, line 4" in problem.message
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,14 @@ class Value(torch.nn.Module):
         return x
 
 
+class Windows(torch.nn.Module):
+    """What fixes the size is a number computed from it."""
+
+    def forward(self, x):
+        count = x.shape[0] - 1
+        return torch.stack([x[i : i + 2].sum(0) for i in range(count)])  # the fault
+
+
 class Unknown(torch.nn.Module):
     def forward(self, x):
         return torch.special.bessel_j0(x)  # the fault
@@ -75,7 +83,7 @@ def check_line(found):
     assert describe_finding(found).startswith(f"{found.source}, `{found.source.text}`: the ")
 
 
-@pytest.mark.parametrize("model", [Loop(), Fixed()], ids=["loop", "in a submodule"])
+@pytest.mark.parametrize("model", [Loop(), Fixed(), Windows()], ids=["loop", "in a submodule", "of a computed size"])
 def test_a_size_that_torch_export_fixes_is_named_as_in_the_recipe_with_the_line_that_fixes_it(model):
     found = error_of(model, "dynamo")
     check_line(found)
