@@ -1,7 +1,8 @@
 """The line of the model that an exporter's error is about.
 
 The traceback holds it, or the node that was being converted. Where ``torch.export`` fixes a size, the error names no line, so
-the model is traced again: that a size is replaced by a number is logged while the line runs. Cells that pass pay nothing for either.
+the model is traced again: that a size is replaced by a number is logged while the line runs. Cells that pass pay nothing for
+either.
 """
 
 from __future__ import annotations
