@@ -27,7 +27,7 @@ from onnx_ci.collection.axis_sizes import (
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.errors import RecipeError, did_you_mean
 from onnx_ci.pipeline.model.call import Call, PrepareError, bound_arguments, extra_names, recipe_error
-from onnx_ci.pipeline.model.containers import children_of, keys_of, named_leaves
+from onnx_ci.pipeline.model.containers import children_of, named_leaves
 from onnx_ci.pipeline.model.module import signature_of
 from onnx_ci.pipeline.model.tensors import Outputs
 from onnx_ci.results.rules import finding
@@ -77,13 +77,9 @@ class InputAxes:
         least: int = 1,
         most: float = math.inf,
     ) -> list[torch.Tensor] | None:
-        """The inputs with the sizes that the variables give them.
+        """The inputs with the ``sizes`` of all variables, along the axes with a variable that has ``changed``.
 
-        Args:
-            sizes: the sizes of all variables.
-            changed: the variables that have other sizes in ``inputs``; axes without them are left as they are.
-            least: the smallest size; ``None`` is returned if one would be smaller.
-            most: how many elements an input may have; ``None`` is returned if one would have more.
+        ``None`` if a size would be smaller than ``least``, or an input would have more than ``most`` elements.
         """
         tensors = list(inputs)
         for place in self.places:
@@ -94,12 +90,6 @@ class InputAxes:
                 return None
             tensors[place.index] = resized(tensor, place.axis, size)
         return tensors
-
-    def has_other_sizes(self, name: str, size: int) -> bool:
-        """Whether a variable can have another size than ``size``."""
-        declared = self.declared.get(name)
-        sizes = declared if isinstance(declared, tuple) else self.permitted(name)[:2]
-        return any(each != size for each in sizes)
 
     def permitted(self, name: str) -> range:
         """The sizes that a variable can have, if they are not listed one by one."""
@@ -147,11 +137,7 @@ class DeclaredAxes:
 
 
 def declared_axes(recipe: Recipe, call: Call, inputs: Sequence[torch.Tensor], outputs: Outputs) -> DeclaredAxes:
-    """The dynamic axes, checked against the names, ranks and sizes of the example's inputs and outputs.
-
-    Raises:
-        PrepareError: an axis does not exist, or its declared size is not the example's.
-    """
+    """The dynamic axes, checked against the names, ranks and sizes of the example's inputs and outputs."""
     ranks = {name: tensor.dim() for name, tensor in zip(recipe.input_names, inputs, strict=False)}
     ranks |= {name: tensor.dim() for name, tensor in zip(recipe.output_names, outputs, strict=False)}
     labels, dims = _axes_from_shapes(recipe, call) if recipe.dynamic_shapes is not None else (recipe.dynamic_axes, {})
@@ -163,9 +149,8 @@ def declared_axes(recipe: Recipe, call: Call, inputs: Sequence[torch.Tensor], ou
             raise PrepareError(finding("unknown-axis", message + did_you_mean(name, ranks)))
         for axis in by_axis:
             if not 0 <= axis < ranks[name]:
-                raise PrepareError(
-                    finding("unknown-axis", f"{name!r} has no axis {axis}: it has {ranks[name]} axes, counted from 0")
-                )
+                message = f"{name!r} has no axis {axis}: it has {ranks[name]} axes, counted from 0"
+                raise PrepareError(finding("unknown-axis", message))
     places = _places(recipe.input_names[: len(inputs)], labels)
     automatic = frozenset(name for name, dim in dims.items() if _kind(dim) == _kind(torch.export.Dim.AUTO))
     derived = {name: _root(dim).__name__ for name, dim in dims.items() if _root(dim) is not dim}
@@ -249,7 +234,8 @@ def _check_sizes(axes: DeclaredAxes, recipe: Recipe, inputs: Sequence[torch.Tens
             message = f"dynamic_sizes declares multiples of {declared.number} for {label!r}, but the example has {sizes[label]}"
             raise recipe_error(message, "Correct the number, or choose an example whose size is such a multiple.")
     for label, size in sizes.items():
-        if not axes.inputs.has_other_sizes(label, size):
+        one_by_one = recipe.dynamic_sizes.get(label)
+        if all(each == size for each in (one_by_one if isinstance(one_by_one, tuple) else axes.inputs.permitted(label)[:2])):
             keyword = "dynamic_sizes" if label in recipe.dynamic_sizes else "its Dim"
             message = f"{keyword} gives no size for {label!r} other than the example's, {size}"
             raise PrepareError(finding("vacuous", message, remedy="Name a size that differs from the example's."))
@@ -265,9 +251,8 @@ def _axes_from_shapes(recipe: Recipe, call: Call) -> tuple[dict[str, dict[int, s
     bound = bound_arguments(call)
     paths = [path for path, leaf in named_leaves(list(bound.values())) if isinstance(leaf, torch.Tensor)]
     if len(recipe.input_names) < len(paths):
-        raise PrepareError(
-            finding("name-mismatch", f"dynamic_shapes needs input_names: {len(paths)} names, one for every tensor in args")
-        )
+        message = f"dynamic_shapes needs input_names: {len(paths)} names, one for every tensor in args"
+        raise PrepareError(finding("name-mismatch", message))
     spec = _spec_by_position(recipe.dynamic_shapes, call, bound)
     axes: dict[str, dict[int, str]] = {}
     dims: dict[str, Any] = {}
@@ -289,21 +274,16 @@ def _axes_from_shapes(recipe: Recipe, call: Call) -> tuple[dict[str, dict[int, s
 
 
 def _entry(spec: Any, arguments: list[Any], path: Sequence[str | int]) -> Any:
-    """What ``dynamic_shapes`` has for the tensor at a path in the arguments: by its keys, or else by its positions.
-
-    For a class of their own, users write a list, as ``torch.export`` wants it, or the class itself.
-
-    Raises:
-        LookupError, TypeError: it has no such entry.
-    """
+    """What ``dynamic_shapes`` has for the tensor at a path: by keys or, as in a list for a class of one's own, by positions."""
     value: Any = arguments
     for key in path:
         if spec is None:
             return None
-        keys = keys_of(value)
+        children = children_of(value)
+        keys = [each for each, _ in children]
         by_position = key in keys and not isinstance(spec, Mapping)
-        spec = children_of(spec)[keys.index(key)] if by_position else spec[key]
-        value = children_of(value)[keys.index(key)] if key in keys else None
+        spec = children_of(spec)[keys.index(key)][1] if by_position else spec[key]
+        value = children[keys.index(key)][1] if key in keys else None
     return spec
 
 
@@ -359,7 +339,7 @@ def dynamic_shapes_tree(call: Call, input_names: tuple[str | None, ...], axes: D
             labels = axes.labels.get(next(names) or "", {})
             return {axis: axes.dims.get(label, label) for axis, label in labels.items()}
         # A class of the user's need not be able to hold anything but tensors, so torch.export takes a list in its place.
-        return [shapes(child) for child in children_of(value)] if _is_of_own_class(value) else None
+        return [shapes(child) for _, child in children_of(value)] if _is_of_own_class(value) else None
 
     return tuple(shapes(list(bound_arguments(call).values())))
 

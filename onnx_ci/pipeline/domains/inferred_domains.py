@@ -7,7 +7,7 @@ decides: it rejects what it cannot use.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -55,14 +55,7 @@ def inferred_domains(
     axes: Mapping[str, Mapping[int, str]],
     uses: Sequence[InputUse] = (),
 ) -> dict[int, Inferred]:
-    """What can be inferred about the inputs, by position.
-
-    Args:
-        names: the names of the inputs; those without one are judged by their values alone.
-        example: the recipe's example.
-        axes: the names of the dynamic axes, by the input's name and the axis.
-        uses: how the model uses each input; empty if that is not known.
-    """
+    """What can be inferred about the inputs, by position."""
     domains = {}
     for index, (name, tensor) in enumerate(zip(names, example, strict=True)):
         if not tensor.numel() or tensor.is_complex() or is_float8(tensor):
@@ -93,6 +86,15 @@ def _lengths_of(
     return None
 
 
+_HIDDEN = -9e3
+_TOO_MANY_FOR_CHANCE = 5
+_LENGTHS = ("len", "lens", "length", "lengths")
+_NEVER_NEGATIVE = (
+    *("id", "ids", "idx", "index", "indices", "indexes", "token", "tokens", "label", "labels", "position", "positions", "pos"),
+    *("step", "steps", "timestep", "timesteps", "count", "counts", "num", "size", "sizes", "class", "classes", *_LENGTHS),
+)
+
+
 def _embedded(example: _Example) -> Inferred | None:
     rows = example.use.vocabulary
     if rows is None or not 0 <= int(example.tensor.min()) <= int(example.tensor.max()) < rows:
@@ -102,9 +104,8 @@ def _embedded(example: _Example) -> Inferred | None:
 
 def _one_hot(example: _Example) -> Inferred | None:
     rows = example.rows
-    if example.tensor.dim() < 2 or rows.shape[-1] < 3 or len(rows) < 2 or not _is_binary(rows):
-        return None
-    if not bool(((rows != 0).sum(-1) == 1).all()):
+    has_rows = example.tensor.dim() >= 2 and rows.shape[-1] >= 3 and len(rows) >= 2
+    if not has_rows or not _is_binary(rows) or not bool(((rows != 0).sum(-1) == 1).all()):
         return None
     return Inferred(domain=OneHot(), reason="inferred: each row has a single one")
 
@@ -134,23 +135,19 @@ def _mask(example: _Example) -> Inferred | None:
 
 
 def _additive_mask(example: _Example) -> Inferred | None:
-    if not example.tensor.is_floating_point() or not bool((example.tensor < _HIDDEN).any()):
-        return None
-    if not bool(((example.tensor == 0) | (example.tensor < _HIDDEN)).all()):
+    is_hidden = example.tensor < _HIDDEN
+    if not example.tensor.is_floating_point() or not is_hidden.any() or not ((example.tensor == 0) | is_hidden).all():
         return None
     return Inferred(domain=Unchanged(), reason="inferred: zeros and large negative numbers, a mask that is added")
-
-
-_HIDDEN = -9e3
 
 
 def _boxes(example: _Example) -> Inferred | None:
     if not example.tensor.is_floating_point() or not example.is_named("box", "boxes", "bbox", "bboxes", "roi", "rois"):
         return None
     columns = example.tensor.shape[-1] if example.tensor.dim() else 0
-    if columns == _WITH_BATCH:
+    if columns == 5:
         return Inferred(domain=Unchanged(), reason="inferred: named boxes, with the number of a picture")
-    if columns != _CORNERS or bool((example.tensor < 0).any()):
+    if columns != 4 or bool((example.tensor < 0).any()):
         return None
     first, second = example.rows[:, :2], example.rows[:, 2:]
     are_corners = bool((first <= second).all())
@@ -159,31 +156,20 @@ def _boxes(example: _Example) -> Inferred | None:
     return Inferred(domain=Boxes(format="xyxy" if are_corners else "xywh", within=within), reason="inferred: named boxes")
 
 
-_CORNERS, _WITH_BATCH = 4, 5
-
-
 def _lengths(example: _Example) -> Inferred | None:
     if example.lengths_of is None or not (example.is_named(*_LENGTHS) or example.tensor.dim()):
         return None
-    return Inferred(
-        domain=Lengths(of=example.lengths_of), reason=f"inferred: the largest is the size of {example.lengths_of!r}"
-    )
-
-
-_LENGTHS = ("len", "lens", "length", "lengths")
+    of = example.lengths_of
+    return Inferred(domain=Lengths(of=of), reason=f"inferred: the largest is the size of {of!r}")
 
 
 def _permutation(example: _Example) -> Inferred | None:
     if example.tensor.is_floating_point() or example.tensor.dim() == 0 or example.tensor.shape[-1] < _TOO_MANY_FOR_CHANCE:
         return None
     places = torch.arange(example.tensor.shape[-1])
-    is_permuted = bool((example.rows.sort(-1).values == places).all())
-    if not is_permuted or bool((example.rows == places).all()):
+    if not (example.rows.sort(-1).values == places).all() or (example.rows == places).all():
         return None
     return Inferred(domain=Permutations(), reason="inferred: each row has every position once")
-
-
-_TOO_MANY_FOR_CHANCE = 5
 
 
 def _offsets(example: _Example) -> Inferred | None:
@@ -218,20 +204,4 @@ def _not_negative(example: _Example) -> Inferred | None:
     return Inferred(domain=domain, reason="inferred: not negative, by its name", is_drawn=False)
 
 
-_NEVER_NEGATIVE = (
-    *("id", "ids", "idx", "index", "indices", "indexes", "token", "tokens", "label", "labels", "position", "positions", "pos"),
-    *("step", "steps", "timestep", "timesteps", "count", "counts", "num", "size", "sizes", "class", "classes", *_LENGTHS),
-)
-
-_RULES: tuple[Callable[[_Example], Inferred | None], ...] = (
-    _embedded,
-    _one_hot,
-    _mask,
-    _additive_mask,
-    _boxes,
-    _lengths,
-    _permutation,
-    _offsets,
-    _index,
-    _not_negative,
-)
+_RULES = (_embedded, _one_hot, _mask, _additive_mask, _boxes, _lengths, _permutation, _offsets, _index, _not_negative)

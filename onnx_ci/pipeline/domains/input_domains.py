@@ -24,18 +24,11 @@ from onnx_ci.results.records import InputDomain
 
 
 class InputDomains:
-    """The domains of a recipe's inputs: those that it declares, and those that can be inferred.
+    """The domains of a recipe's inputs: those that it declares, by name, and those that can be inferred.
 
-    Args:
-        declared: the domains by name.
-        names: the inputs' names, by position.
-        axes: the names of axes, by the input's name and the axis.
-        example: the recipe's example.
-        own_names: what the model itself calls its inputs, by position, where ``names`` has no names for them.
-        uses: how the model uses each input; empty if that is not known.
-
-    Raises:
-        PrepareError: a domain is declared for an unknown input, or the example is outside of it.
+    ``axes`` has the names of axes, by the input's name and the axis; ``own_names`` are what the model itself calls its inputs,
+    where there are no names for them. A :class:`PrepareError` says that a domain is declared for an unknown input, or that the
+    example is outside of it.
     """
 
     def __init__(
@@ -111,15 +104,11 @@ class InputDomains:
         )
 
     def drawn(self, inputs: Sequence[torch.Tensor], seed: int, *, only_declared: bool = False) -> dict[int, torch.Tensor]:
-        """New values of the inputs whose domain is known, by position, in the shapes of ``inputs``.
-
-        Raises:
-            PrepareError: the recipe's function that draws them fails.
-        """
+        """New values of the inputs whose domain is known, by position, in the shapes of ``inputs``."""
         sizes = self._sizes(inputs)
         generator = torch.Generator().manual_seed(seed)
         values = {}
-        for index, domain in self.items():
+        for index, domain in self._domains.items():
             if self.is_declared(index) or (self.is_drawn(index) and not only_declared):
                 with self._reporting(index):
                     values[index] = draw(domain, inputs[index], sizes, generator).to(inputs[index].dtype)
@@ -131,17 +120,11 @@ class InputDomains:
 
     def legal(self, changed: Sequence[torch.Tensor], example: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """``changed``, with the example's values of inputs that would leave their domain."""
-        return [
-            example[index] if index in self and not self.allows(index, changed) else tensor
-            for index, tensor in enumerate(changed)
-        ]
+        outside = {index for index in self._domains if not self.allows(index, changed)}
+        return [example[index] if index in outside else tensor for index, tensor in enumerate(changed)]
 
     def edges(self, example: Sequence[torch.Tensor]) -> Iterator[tuple[str, list[torch.Tensor]]]:
-        """Inputs at the borders of each declared domain, one input at a time, with a name.
-
-        Raises:
-            PrepareError: the recipe's function that draws them fails.
-        """
+        """Inputs at the borders of each declared domain, one input at a time, with a name."""
         sizes = self._sizes(example)
         for index, domain in self.items():
             if self.is_declared(index):

@@ -47,13 +47,7 @@ def uses_of(trace: Trace) -> tuple[InputUse, ...]:
 
 
 def uses_of_inputs(tracer: Tracer, trace: Trace, example: Sequence[torch.Tensor]) -> tuple[InputUse, ...]:
-    """How a model uses its inputs, and whether it accepts larger indices than the example's, which takes a run for each.
-
-    Args:
-        tracer: records the model.
-        trace: the run on the example.
-        example: the inputs of the recipe.
-    """
+    """How a model uses its inputs, and whether it accepts larger indices than the example's, which takes a run for each."""
     uses = [*uses_of(trace)]
     for index, (tensor, use) in enumerate(zip(example, uses, strict=False)):
         if use.rows is not None and use.vocabulary is None and int(tensor.max()) + 1 == use.rows:
@@ -66,10 +60,8 @@ def uses_of_inputs(tracer: Tracer, trace: Trace, example: Sequence[torch.Tensor]
 
 def _is_telling(operator: Operator) -> bool:
     """Whether an operator can choose by indices, or test for a value."""
-    arguments = operator.arguments
-    is_choice = any(name in arguments for name in ("index", "indices")) or operator.name in ("max", "amax")
-    is_test = operator.name in _TESTS_FOR_NAN | _TESTS_FOR_INFINITY | _COMPARISONS
-    return is_choice or is_test
+    is_choice = not operator.arguments.keys().isdisjoint(("index", "indices")) or operator.name in ("max", "amax")
+    return is_choice or operator.name in _TESTS_FOR_NAN | _TESTS_FOR_INFINITY.keys() | _COMPARISONS
 
 
 _Numbers = dict[int, torch.Tensor]
@@ -141,8 +133,6 @@ class _Elements:
             self._largest[operator.results[0]] = largest
         self._from_data.update(operator.results, operator.written)
 
-    # --- where elements are moved to --------------------------------------------------------------------------------------
-
     def _followed(self, operator: Operator) -> Iterator[tuple[_Numbers, int, torch.Tensor]]:
         """The results whose elements are those of inputs, or computed from them, each with its map and numbers."""
         name, arguments, results, values = operator.name, operator.arguments, operator.results, self._values
@@ -153,7 +143,7 @@ class _Elements:
             yield from ((numbers_of, results[0], numbers_of[operand]) for numbers_of in maps if operand in numbers_of)
         elif name in _MOVES or (operator.call.is_view and "dtype" not in arguments):
             for numbers_of in maps:
-                yield from ((numbers_of, *pair) for pair in self._moved_by(operator, arguments, numbers_of))
+                yield from ((numbers_of, *pair) for pair in self._moved_by(operator, numbers_of))
         elif name == "abs" and operand in self._moved:
             yield self._magnitudes, results[0], self._moved[operand]
         elif name in _ARITHMETIC:
@@ -169,10 +159,9 @@ class _Elements:
                     yield self._moved, results[0], self._moved[each]
                     break
 
-    def _moved_by(
-        self, operator: Operator, arguments: Mapping[str, Any], numbers_of: _Numbers
-    ) -> Iterator[tuple[int, torch.Tensor]]:
+    def _moved_by(self, operator: Operator, numbers_of: _Numbers) -> Iterator[tuple[int, torch.Tensor]]:
         """The results of an operator that only moves elements, each with the numbers of these."""
+        arguments = operator.arguments
         moved = {name: value for name, value in arguments.items() if name in ("self", "tensors")}
         if not any(position in numbers_of for position in refs_in(moved)):
             return
@@ -191,8 +180,6 @@ class _Elements:
     def _numbers_if_nan(self, position: int | None) -> torch.Tensor | None:
         """The numbers of the elements that a value is NaN for; ``None`` if it can also be NaN for other reasons."""
         return None if position is None else self._moved.get(position, self._computed.get(position))
-
-    # --- indices ----------------------------------------------------------------------------------------------------------
 
     def _note_indices(self, operator: Operator) -> None:
         arguments = operator.arguments
@@ -244,8 +231,6 @@ class _Elements:
             if not self._values[position].dtype.is_floating_point and bool(is_of_input.any()):
                 yield index
 
-    # --- tests ------------------------------------------------------------------------------------------------------------
-
     def _note_tests(self, operator: Operator) -> None:
         arguments = operator.arguments
         operand, other = _position(arguments.get("self")), _position(arguments.get("other"))
@@ -258,31 +243,23 @@ class _Elements:
             if operand in self._moved:
                 self._tested.setdefault(infinity, []).append(self._moved[operand])
             elif operand in self._magnitudes:
-                self._tested.setdefault(math.inf, []).append(self._magnitudes[operand])
-                self._tested.setdefault(-math.inf, []).append(self._magnitudes[operand])
+                for either in (math.inf, -math.inf):
+                    self._tested.setdefault(either, []).append(self._magnitudes[operand])
 
     def _tested_infinities(self, name: str, arguments: Mapping[str, Any]) -> Iterator[float]:
-        """The infinite values for which an operator tests its operand."""
-        match name:
-            case "isinf":
-                yield from (math.inf, -math.inf)
-            case "isposinf":
-                yield math.inf
-            case "isneginf":
-                yield -math.inf
-            case "nan_to_num":
-                yield from (value for key, value in _REPLACED.items() if arguments.get(key) is not None)
-            case _ if name in _COMPARISONS:
-                constant = arguments.get("other")
-                if isinstance(constant, Ref):
-                    kept = self._values[constant.value].kept
-                    constant = kept.item() if kept is not None and kept.numel() == 1 else None
-                if isinstance(constant, float) and math.isinf(constant):
-                    yield constant
+        yield from _TESTS_FOR_INFINITY.get(name, ())
+        if name == "nan_to_num":
+            yield from (value for key, value in _REPLACED.items() if arguments.get(key) is not None)
+        if name in _COMPARISONS:
+            constant = arguments.get("other")
+            if isinstance(constant, Ref):
+                kept = self._values[constant.value].kept
+                constant = kept.item() if kept is not None and kept.numel() == 1 else None
+            if isinstance(constant, float) and math.isinf(constant):
+                yield constant
 
 
 def _position(argument: Any) -> int | None:
-    """The position of the value that an argument is."""
     return argument.value if isinstance(argument, Ref) else None
 
 
@@ -291,7 +268,7 @@ _MOVES = frozenset({"_unsafe_view", "cat", "flip", "gather", "index", "index_sel
 _ARITHMETIC = frozenset({"add", "sub", "rsub", "mul", "div", "neg"})
 _OVERWRITES, _SOURCES = frozenset({"scatter", "index_copy", "index_put", "put"}), {"src", "source", "values"}
 _TESTS_FOR_NAN = frozenset({"isnan", "nan_to_num", "nansum", "nanmedian", "fmax", "fmin"})
-_TESTS_FOR_INFINITY = frozenset({"isinf", "isposinf", "isneginf"})
+_TESTS_FOR_INFINITY = {"isinf": (math.inf, -math.inf), "isposinf": (math.inf,), "isneginf": (-math.inf,)}
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _REPLACED = {"posinf": math.inf, "neginf": -math.inf}
 """Arguments of ``nan_to_num``. Without them, an infinity becomes a number that is nearly one, and what follows overflows."""

@@ -17,13 +17,10 @@ from onnx_ci.pipeline.trace.trace import Decision, Place
 
 MAX_RUNS = 48
 """How many runs of the model may be spent on searching for the other sides of a recipe's branches."""
-
 MAX_STEPS = 3
 """How many times a search along one direction is corrected."""
-
 _MORE = (1, 2, 4, 8, 16, 32)
 """What is added to a size if it decides by a remainder."""
-
 MAX_WORK = 2**28
 """How many elements the model may compute on larger inputs, which is predicted from smaller ones: a few tenths of a second."""
 
@@ -39,11 +36,7 @@ class Attempt:
 
 
 class BranchSearch:
-    """Runs a model on inputs that may take the other side of a branch.
-
-    Args:
-        on_example: what the model decides on the example.
-    """
+    """Runs a model on inputs that may take the other side of a branch."""
 
     def __init__(self, tracer: Tracer, directions: Directions, on_example: Observation) -> None:
         self._tracer, self._directions, self.on_example = tracer, directions, on_example
@@ -51,12 +44,7 @@ class BranchSearch:
         """The inputs of the search, and what their runs decided."""
 
     def attempts(self, place: Place, decision: Decision) -> Iterator[Attempt]:
-        """Runs on inputs that may take the other side of a branch.
-
-        Args:
-            place: where it is.
-            decision: what the example decides there; all probes take the same side.
-        """
+        """Runs on inputs that may take the other side of a branch than the example, as all probes do, with ``decision``."""
         if decision.comparison.gaps:
             for direction in () if decision.by_sizes else self._directions.values():
                 yield from _Walk(self, direction, place, decision).attempts()
@@ -190,5 +178,4 @@ class _Walk:
 
 
 def _gaps(observation: Observation, place: Place) -> tuple[tuple[float, ...], ...]:
-    """The gaps of all decisions at a place."""
     return tuple(decision.comparison.gaps for decision in observation.decisions.get(place, ()))

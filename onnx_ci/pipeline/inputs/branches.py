@@ -16,7 +16,7 @@ from onnx_ci.pipeline.inputs.branch_search import BranchSearch
 from onnx_ci.pipeline.inputs.conditions import Condition, condition_at, is_caught
 from onnx_ci.pipeline.inputs.decisions import Observation, observed
 from onnx_ci.pipeline.inputs.directions import Directions
-from onnx_ci.pipeline.inputs.probes import Following, Inputs, InputStatus, Probe, Prober, is_float, is_same
+from onnx_ci.pipeline.inputs.probes import Following, InputStatus, Probe, Prober, is_float, is_same
 from onnx_ci.pipeline.trace.recorder import Tracer
 from onnx_ci.pipeline.trace.trace import Decision, Frame, Place
 
@@ -43,16 +43,7 @@ class Branches:
 
 
 class BranchFinder:
-    """Finds inputs for both sides of those branches of a model that depend on its input.
-
-    Args:
-        tracer: records the model.
-        on_example: what it decides on the example.
-        prober: makes the probes.
-        axes: the dynamic axes of the inputs.
-        following: the inputs that belong to the sizes of others.
-        domains: what is known about the inputs.
-    """
+    """Finds inputs for both sides of those branches of a model that depend on its input."""
 
     def __init__(
         self,
@@ -88,13 +79,10 @@ class BranchFinder:
         return [each for place, decisions in places if not self._is_check(place) for each in decisions]
 
     def find(self, probes: Sequence[Probe], *, search: bool = True) -> Branches:
-        """Find the branches at which all ``probes``, the example first, take the same side.
+        """Find the branches at which all ``probes``, the example first, take the same side, and ``search`` the other one.
 
         A file need not be right on inputs that the model may never get, such as zeros. If only they take a side, usual inputs
         that take it are sought, too. If none is found, the branch is not reported as untaken.
-
-        Args:
-            search: whether inputs that take the other sides are sought.
         """
         if not self._decided_on_example or (not self.decides_by_values and not self._sizes):
             return Branches()  # the model takes the same path for every input
@@ -121,11 +109,7 @@ class BranchFinder:
         return self._observed[probe.name]
 
     def _telling(self, probes: Sequence[Probe]) -> Mapping[str, Probe]:
-        """The probes, by name, that show what depends on the input.
-
-        They have the largest size of each axis that is not the example's and, unless only sizes matter, other values of each
-        input.
-        """
+        """Probes, by name, with the largest other size of each axis and, unless only sizes matter, other values of inputs."""
         telling = {}
         sizes = [self._axes.sizes_in(probe.inputs) for probe in probes]
         for name in self._sizes if probes else ():
@@ -138,8 +122,6 @@ class BranchFinder:
             if changed and not any(probe.name in telling for probe in changed):
                 telling[changed[0].name] = changed[0]
         return telling
-
-    # --- what the probes show -----------------------------------------------------------------------------------------
 
     def _condition(self, place: Place) -> Condition:
         frame = place.frames[0]
@@ -166,8 +148,6 @@ class BranchFinder:
         pairs = (pair for decisions in others for pair in zip(first, decisions, strict=False))
         return any(left.comparison != right.comparison for left, right in pairs)
 
-    # --- the other sides ----------------------------------------------------------------------------------------------
-
     def _other_sides(self, *, search: bool) -> Branches:
         """For each branch at which all probes take the same side, a probe of the other one, if the search finds it."""
         branch_search = BranchSearch(self._tracer, self._directions, self._on_example) if search else None
@@ -191,16 +171,13 @@ class BranchFinder:
         return place.frames[0], self._decisions(place)[0]
 
     def _other_side(self, place: Place, name: str, search: BranchSearch | None) -> Probe | UntakenBranch | None:
-        """A probe of the other side of the branch at ``place``, or the branch if none is found.
-
-        ``None`` if the model shows that no input takes the other side: it rejects inputs that would, or returns without getting
-        there, because other branches exclude it.
-        """
+        """A probe of the other side of the branch at ``place``, else the branch; ``None`` if no input takes that side."""
         decision, is_impossible = self._decisions(place)[0], False
         degenerate: tuple[Probe, Observation] | None = None
         repeats, gaps = decision.by_sizes and bool(decision.comparison.period), {decision.comparison.gaps}
         for attempt in search.attempts(place, decision) if search else ():
-            is_empty = self._is_emptied(attempt.inputs)
+            changed = [*zip(attempt.inputs, self._example, strict=True)]
+            is_empty = any(not new.numel() and old.numel() for new, old in changed)
             if is_empty and (repeats or not decision.by_sizes):
                 continue  # zero is a multiple of everything, and a sum of nothing
             observation = attempt.observation
@@ -208,7 +185,7 @@ class BranchFinder:
             gaps |= {each.comparison.gaps for each in decisions}
             is_taken = any(each.outcome is not decision.outcome for each in decisions)
             if is_taken and observation.is_accepted:
-                is_legal = self._legality(attempt.inputs) is InputStatus.LEGAL
+                is_legal = not is_empty and not any(is_float(new) and not new.any() and old.any() for new, old in changed)
                 probe = self._prober.probe(name, attempt.inputs, quick=True) if is_legal or degenerate is None else None
                 if probe is not None and (is_empty or probe.reference.is_comparable):
                     if is_legal:
@@ -228,12 +205,3 @@ class BranchFinder:
         if is_impossible or (repeats and len(gaps) == 1):  # what comes before leaves no other remainder
             return None
         return UntakenBranch(condition=self._condition(place), outcome=decision.outcome, by_sizes=decision.by_sizes)
-
-    def _legality(self, inputs: Inputs) -> InputStatus:
-        """Inputs that become empty, or all zeros, are degenerate."""
-        pairs = zip(inputs, self._example, strict=True)
-        is_zero = any(is_float(new) and not new.any() and old.any() for new, old in pairs)
-        return InputStatus.DEGENERATE if is_zero or self._is_emptied(inputs) else InputStatus.LEGAL
-
-    def _is_emptied(self, inputs: Inputs) -> bool:
-        return any(not new.numel() and old.numel() for new, old in zip(inputs, self._example, strict=True))

@@ -22,10 +22,8 @@ class CallProbes:
     probes: tuple[Probe, ...]
     resized: ResizedProbes
     """Those of other sizes, and what is known about the sizes."""
-    has_special_rows: bool
-    """Whether a probe has several kinds of special values in its rows."""
-    separated: Callable[[], tuple[Probe, ...]]
-    """Makes probes with a single kind each; the same if :attr:`has_special_rows` is false."""
+    separated: Callable[[], tuple[Probe, ...]] | None
+    """Makes probes with a single kind of special values each; ``None`` if these are such probes."""
     left_out: tuple[str, ...] = ()
     """The names of the special values that are not tried."""
 
@@ -41,19 +39,11 @@ def call_probes(
     is_large: bool = False,
     can_use_rows: bool = False,
 ) -> CallProbes:
-    """Make the probes of a single call.
+    """Make the probes of a single call; if ``is_quick``, no other sizes and values.
 
     On a large example, a run takes as long as an export, or longer. Then, of the special values, only those are tried of which
-    many meet in one run, and the axes get smaller sizes where that shows as much.
-
-    Args:
-        following: the inputs that belong to the sizes of others.
-        domains: what is known about the inputs.
-        special: the example with special values.
-        is_quick: whether no other sizes and values are tried.
-        is_large: whether the example is large.
-        can_use_rows: whether special values may be rows of the probes of other batch sizes: no run of the model affects another
-            one, and the model does not decide by values.
+    many meet in one run, and the axes get smaller sizes where that shows as much. Special values may be rows of the probes of
+    other batch sizes if no run of the model affects another one, and the model does not decide by values.
     """
     others = [each for each in special if is_large and not each.is_mixed]
     left_out = tuple(each.name for each in others if not all(map(is_same, each.inputs, prober.example.inputs)))
@@ -61,16 +51,10 @@ def call_probes(
     rows = SpecialRows(prober, axes, special if can_use_rows else ())
     resized = ResizedProbes() if is_quick else resized_probes(prober, axes, following, domains, rows, is_large=is_large)
 
-    @functools.cache
-    def fresh() -> tuple[Probe, ...]:
-        return () if is_quick else tuple(fresh_probes(prober, domains, quick=is_large))
-
-    @functools.cache
-    def separated() -> tuple[Probe, ...]:
-        return (*fresh(), *rows.separated(resized.probes), *special_probes(prober, special))
-
+    fresh = functools.cache(lambda: () if is_quick else tuple(fresh_probes(prober, domains, quick=is_large)))
+    separated = functools.cache(lambda: (*fresh(), *rows.separated(resized.probes), *special_probes(prober, special)))
     if not rows.are_used:
-        return CallProbes(probes=separated(), resized=resized, has_special_rows=False, separated=separated, left_out=left_out)
+        return CallProbes(probes=separated(), resized=resized, separated=None, left_out=left_out)
     # Rows show that the model does not look at the batch, so random values need not have the example's sizes.
     together = (*(() if rows.has_random_rows else fresh()), *resized.probes, *special_probes(prober, rows.waiting))
-    return CallProbes(probes=together, resized=resized, has_special_rows=True, separated=separated, left_out=left_out)
+    return CallProbes(probes=together, resized=resized, separated=separated, left_out=left_out)

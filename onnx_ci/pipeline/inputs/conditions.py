@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class Condition:
 def condition_at(code: CodeType, offset: int) -> Condition:
     """What the instruction at ``offset`` of ``code`` decides."""
     first, last, *_ = list(code.co_positions())[offset // 2]
-    nodes = _nodes_at(code, offset)
+    nodes, (source, _) = _nodes_at(code, offset), _parsed(code.co_filename)
     expressions = [node for node in nodes if isinstance(node, ast.expr)]
     # Python does not say reliably which operand of and/or decides.
     and_or = next((node for node in expressions if isinstance(node, ast.BoolOp)), None)
@@ -49,7 +50,7 @@ def condition_at(code: CodeType, offset: int) -> Condition:
         line=expression.lineno if expression is not None else first or code.co_firstlineno,
         lines=range(expression.lineno if expression is not None else first or 0, (end_line or 0) + 1),
         function=range(min(function_lines), max(function_lines) + 1),
-        text=_text(code.co_filename, expression),
+        text="" if expression is None else " ".join((ast.get_source_segment(source, expression) or "").split()),
         is_test=isinstance(expression, (ast.Compare, ast.UnaryOp)),
         is_call=isinstance(expression, ast.Call),
         is_check=any(map(_is_check, nodes, nodes[1:])),
@@ -77,38 +78,20 @@ def _nodes_at(code: CodeType, offset: int) -> Sequence[ast.AST]:
     first, last, start, end = list(code.co_positions())[offset // 2]
     if first is None or last is None or start is None or end is None:
         return ()
-    return _nodes_around(code.co_filename, (first, start), (last, end))
 
-
-def _nodes_around(filename: str, start: tuple[int, int], end: tuple[int, int]) -> Sequence[ast.AST]:
-    """The nodes of a file's syntax tree that contain a span, outermost first."""
-
-    def contains(node: ast.AST) -> bool:
-        place = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
-        if None in place:
+    def contains(node: Any) -> bool:
+        if None in (node.lineno, node.end_lineno):
             return False
-        return (node.lineno, node.col_offset) <= start and end <= (node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
+        return (node.lineno, node.col_offset) <= (first, start) and (last, end) <= (node.end_lineno, node.end_col_offset)
 
     nodes: list[ast.AST] = []
-    node = _syntax_tree(filename)
+    _, node = _parsed(code.co_filename)
     while node is not None:
         nodes.append(node)
         node = next((child for child in _spanned(node) if contains(child)), None)
     # The jump of a whole statement, or of `a if test else b`, tests its condition.
     test = getattr(nodes[-1], "test", None) if nodes else None
     return nodes if test is None else [*nodes, test]
-
-
-def _text(filename: str, expression: ast.expr | None) -> str:
-    """The source text of an expression on one line."""
-    if expression is None:
-        return ""
-    # Columns count bytes. ast.get_source_segment would split the whole file for each expression.
-    lines = [line.encode() for line in linecache.getlines(filename)[expression.lineno - 1 : expression.end_lineno]]
-    if lines:
-        lines[-1] = lines[-1][: expression.end_col_offset]
-        lines[0] = lines[0][expression.col_offset :]
-    return " ".join(b"".join(lines).decode().split())
 
 
 def _spanned(node: ast.AST) -> Iterator[ast.AST]:
@@ -121,11 +104,12 @@ def _spanned(node: ast.AST) -> Iterator[ast.AST]:
 
 
 @functools.lru_cache(maxsize=32)
-def _syntax_tree(filename: str) -> ast.AST | None:
+def _parsed(filename: str) -> tuple[str, ast.AST | None]:
+    source = "".join(linecache.getlines(filename))
     try:
-        return ast.parse("".join(linecache.getlines(filename)))
+        return source, ast.parse(source)
     except (SyntaxError, ValueError):
-        return None
+        return source, None
 
 
 def _is_check(outer: ast.AST, inner: ast.AST) -> bool:
@@ -168,5 +152,4 @@ def _is_report(statement: ast.stmt) -> bool:
 
 
 def _name(function: ast.expr) -> str:
-    """The last part of a function's name."""
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")

@@ -48,8 +48,6 @@ def observed(trace: Trace) -> Observation:
 
 _SELECTING = frozenset({"__getitem__", "masked_select"})
 """Functions whose results have as many elements as booleans are true."""
-
-
 _MAX_GAPS = 8
 """How many gaps are kept of what is computed from booleans, which may be computed from many others."""
 

@@ -12,14 +12,13 @@ import torch
 from onnx_ci.collection.axis_sizes import above
 from onnx_ci.pipeline.domains.axes import InputAxes
 from onnx_ci.pipeline.domains.input_domains import InputDomains
-from onnx_ci.pipeline.inputs.probes import Following, Inputs, is_float
+from onnx_ci.pipeline.inputs.probes import Following, Inputs, is_float, is_integer
 from onnx_ci.pipeline.model.call import PrepareError
 from onnx_ci.pipeline.model.tensors import is_finite
 from onnx_ci.pipeline.trace.trace import Decision
 
 MAX_ELEMENTS = 2**20
 """How many elements larger inputs may have."""
-
 GROWTH = 4
 """The factor by which sizes grow at most between two runs, so that the work of the second can be predicted from the first."""
 
@@ -48,18 +47,12 @@ class Direction:
 
 
 class Directions:
-    """The directions from the example of a recipe, within what its axes and domains allow.
-
-    Args:
-        following: the inputs that belong to the sizes of others.
-    """
+    """The directions from the example of a recipe, within what its axes and domains allow."""
 
     def __init__(self, example: Inputs, axes: InputAxes, following: Following, domains: InputDomains) -> None:
         self.example = example
         self._axes, self._following, self._domains = axes, following, domains
         self._sizes = axes.sizes_in(example)
-
-    # --- sizes
 
     @functools.cached_property
     def free_sizes(self) -> list[str]:
@@ -97,8 +90,6 @@ class Directions:
             return None
         return [computed.get(index, tensor) for index, tensor in enumerate(inputs)]
 
-    # --- values
-
     def values(self) -> Iterator[Direction]:
         """Floats multiplied, increased or drawn to an end, all inputs together and each alone; integers increased, each."""
         floats = [index for index, tensor in enumerate(self.example) if is_float(tensor) and tensor.numel()]
@@ -127,10 +118,7 @@ class Directions:
         return changed
 
     def single_values(self, decision: Decision) -> Iterator[Inputs]:
-        """The example with another last value in one input, by which a test may come out otherwise.
-
-        The value is one that would make the sides of a comparison equal, NaN or infinite, or the other truth value.
-        """
+        """The example with a last value in one input that makes sides equal, is not finite, or is the other truth value."""
         for index, tensor in enumerate(self.example):
             values: Sequence[float] = (1, 0)
             if is_float(tensor) and decision.comparison.gaps and tensor.numel():
@@ -150,6 +138,5 @@ class Directions:
 
 def _is_number(tensor: torch.Tensor) -> bool:
     """Whether a tensor contains integers other than those of a mask, or is a single one."""
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool or not tensor.numel():
-        return False
-    return not tensor.dim() or not {int(tensor.min()), int(tensor.max())} <= {0, 1}
+    has_integers = is_integer(tensor) and bool(tensor.numel())
+    return has_integers and (not tensor.dim() or not {int(tensor.min()), int(tensor.max())} <= {0, 1})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
@@ -16,12 +16,7 @@ from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.running import run
 from onnx_ci.pipeline.model.tensors import Outputs, is_float8
 from onnx_ci.pipeline.reference.random_samples import Sample, random_reference, runs_needed, sample_of
-from onnx_ci.pipeline.reference.reference import (
-    Reference,
-    make_reference,
-    proportional_reference,
-    with_perturbation,
-)
+from onnx_ci.pipeline.reference.reference import Reference, make_reference, proportional_reference, with_perturbation
 from onnx_ci.pipeline.reference.runtime_rounding import with_runtime_rounding
 from onnx_ci.results.records import InputDomain
 
@@ -43,13 +38,11 @@ class InputStatus(enum.Enum):
     EXTREME = enum.auto()
     """Numbers far larger than the example's: other values are a warning, NaN or infinity is an error."""
     DEGENERATE = enum.auto()
-    """All zeros, a row that is masked entirely, or a size at which all is NaN: what a model computes for it is often an
-    accident, so it is a warning."""
+    """All zeros, a fully masked row, or a size at which all is NaN: what a model computes is often an accident: a warning."""
 
 
 EXTREME_TOLERANCE = 64.0
-"""How many times the limit a file may be off by on extreme inputs. The approximations of ``exp`` and ``tanh`` in runtimes show
-there, and only another formula is worth a warning."""
+"""How many times the limit a file may be off by on extreme inputs, where runtimes' approximations of ``exp`` show."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +60,8 @@ class Probe:
     legality: InputStatus = InputStatus.LEGAL
     """Whether the model may ever get the values."""
     refinements: tuple[Callable[[], Reference], ...] = ()
-    """Functions that compute references with wider noise, each measured at its cause. One is called only if the file fails by
-    those before it. Where the reference is a ``proportion``, the first measures it in float64."""
+    """Functions that compute references with wider noise, called one after another as long as the file fails. Where the
+    reference is a ``proportion``, the first measures it in float64."""
     follows: str | None = None
     """For a step of a sequence, the name of the probe of the step before."""
     fed: Mapping[int, int] = field(default_factory=dict)
@@ -112,8 +105,7 @@ class Probes:
     one_kind_probes: Callable[[], tuple[Probe, ...]] | None
     """Makes the probes of :attr:`one_kind_per_probe`; ``None`` if these are such probes."""
     cpu_outputs: Outputs | None
-    """For a GPU, the model's outputs for the example on the CPU in its own data type; ``None`` on the CPU, or if the model
-    cannot run there."""
+    """For a GPU, the model's outputs for the example on the CPU in its own data type, if it can run there."""
     inputs: tuple[InputDomain, ...]
     """What the inputs are, and which values they are given."""
     left_out: tuple[str, ...] = ()
@@ -138,9 +130,7 @@ class Prober(Protocol):
     def probe(self, name: str, inputs: Inputs, *, special: bool = False, quick: bool = False) -> Probe | None:
         """The probe, or ``None`` if the inputs are rejected or equal the example.
 
-        Args:
-            special: see :attr:`Probe.special`.
-            quick: whether noise in proportion to the example's is enough, unless the file fails by it.
+        If it is ``quick``, noise in proportion to the example's is enough, unless the file fails by it.
         """
 
 
@@ -164,39 +154,23 @@ class ModelProber:
             return None
 
     def required(self, name: str, inputs: Inputs, *, special: bool = False, quick: bool = False) -> Probe:
-        """The probe; the arguments are those of :meth:`probe`.
-
-        Raises:
-            PrepareError: the model rejects the inputs.
-        """
+        """The probe; a :class:`PrepareError` says that the model rejects the inputs."""
         self._copies.try_on_cpu(inputs)
         outputs = run(self._copies.running(inputs))
         proportion = proportional_reference(outputs, self.example.reference) if quick else None
 
-        @functools.cache
-        def precise() -> Reference:
-            return make_reference(self._copies, outputs, inputs)
+        precise = functools.cache(functools.partial(make_reference, self._copies, outputs, inputs))
 
         @functools.cache
         def as_runtimes() -> Reference:
             like = precise()  # unlike the example, an input that is only tried may prove nothing
             return with_runtime_rounding(self._copies, like.undecided or like, inputs)
 
-        @functools.cache
-        def perturbed() -> Reference:
-            return with_perturbation(self._copies, as_runtimes(), inputs)
-
-        refinements: list[Callable[[], Reference]] = [precise] if proportion else []
-        refinements.append(as_runtimes)
-        if special:  # a model may be ill-conditioned on values that it never gets
-            refinements.append(perturbed)
-        return Probe(
-            name=name,
-            inputs=tuple(inputs),
-            reference=proportion or precise(),
-            special=special,
-            refinements=tuple(refinements),
-        )
+        perturbed = functools.cache(lambda: with_perturbation(self._copies, as_runtimes(), inputs))
+        # A model may be ill-conditioned on special values, which it never gets.
+        refinements = (*([precise] if proportion else ()), as_runtimes, *([perturbed] if special else ()))
+        reference = proportion or precise()
+        return Probe(name=name, inputs=tuple(inputs), reference=reference, special=special, refinements=refinements)
 
 
 class RandomProber(ModelProber):
@@ -219,12 +193,13 @@ class RandomProber(ModelProber):
         )
 
     def _samples(self, inputs: Inputs, first: Outputs) -> tuple[tuple[Sample, ...], ...]:
-        """The outputs of enough runs, of which ``first`` are those of the first one."""
         later = (run(self._copies.running(inputs), seed=seed) for seed in range(1, runs_needed(first)))
         return tuple(tuple(map(sample_of, outputs)) for outputs in itertools.chain([first], later))
 
 
-# --- inputs -----------------------------------------------------------------------------------------------------------
+def first_accepted(prober: Prober, name: str, values: Iterable[Inputs], *, quick: bool) -> Probe | None:
+    """The probe of the first of the ``values`` that the model accepts."""
+    return next(filter(None, (prober.probe(name, inputs, quick=quick) for inputs in values)), None)
 
 
 def is_same(left: torch.Tensor, right: torch.Tensor) -> bool:

@@ -7,28 +7,20 @@ from collections.abc import Callable, Iterator
 import torch
 
 from onnx_ci.pipeline.domains.input_domains import UNKNOWN, InputDomains
-from onnx_ci.pipeline.inputs.probes import Inputs, Probe, Prober, is_integer
+from onnx_ci.pipeline.inputs.probes import Inputs, Probe, Prober, first_accepted, is_integer
 from onnx_ci.pipeline.model.tensors import is_finite
 
 
 def fresh_probes(prober: Prober, domains: InputDomains = UNKNOWN, *, quick: bool = False) -> list[Probe]:
-    """Random values in all inputs at once, or in one input at a time if the model rejects that.
-
-    Args:
-        quick: as for :meth:`Prober.probe`.
-    """
+    """Random values in all inputs at once, or in one input at a time if the model rejects that."""
     example = prober.example.inputs
-    for inputs in _attempts(example, domains):
-        if probe := prober.probe("fresh", inputs, quick=quick):
-            return [probe]
+    if probe := first_accepted(prober, "fresh", _attempts(example, domains), quick=quick):
+        return [probe]
     probes = []
     for index in range(len(example)):
-        for inputs in _attempts(example, domains):
-            changed = [*example[:index], inputs[index], *example[index + 1 :]]
-            if probe := prober.probe(f"fresh input {index}", changed, quick=quick):
-                probes.append(probe)
-                break
-    return probes
+        changed = ([*example[:index], each[index], *example[index + 1 :]] for each in _attempts(example, domains))
+        probes.append(first_accepted(prober, f"fresh input {index}", changed, quick=quick))
+    return [*filter(None, probes)]
 
 
 def _attempts(like: Inputs, domains: InputDomains) -> Iterator[list[torch.Tensor]]:

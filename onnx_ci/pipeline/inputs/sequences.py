@@ -8,10 +8,10 @@ any other model. The noise of a step is the rounding of all steps up to it.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from onnx_ci.pipeline.model.call import Call, PrepareError, filled, input_tensor
 from onnx_ci.pipeline.model.containers import tensors_in
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.running import run, seeded
-from onnx_ci.pipeline.model.tensors import Outputs, dtype_name
+from onnx_ci.pipeline.model.tensors import Outputs, dtype_name, same_shapes
 from onnx_ci.pipeline.reference.reference import Reference, make_reference
 from onnx_ci.pipeline.reference.runtime_rounding import with_runtime_rounding
 from onnx_ci.results.records import Finding, Severity
@@ -34,45 +34,26 @@ from onnx_ci.results.rules import finding
 
 DEFAULT_STEPS = 8
 """How often a recipe with ``feedback`` is run in a row if it does not say."""
-
 PREFILL = "prefill"
 """The name of the probe that takes the new inputs of all steps but the last in one call."""
-
 _FIRST_SEED = 100
 """The seed of the values drawn for step 0; other probes are drawn with smaller ones."""
 
 
 class Sequences:
-    """Runs a recipe's model in sequences and makes probes of their steps. Inputs and outputs are identified by position.
-
-    Args:
-        copies: the model.
-        example: the recipe's own input.
-        axes: the declared dynamic axes.
-        domains: what is known about the inputs.
-
-    Raises:
-        PrepareError: ``feedback`` names a tensor that the model does not have.
-    """
+    """Runs a recipe's model in sequences and makes probes of their steps. Inputs and outputs are identified by position."""
 
     def __init__(
-        self,
-        copies: Copies,
-        recipe: Recipe,
-        example: Probe,
-        axes: DeclaredAxes,
-        domains: InputDomains = UNKNOWN,
+        self, copies: Copies, recipe: Recipe, example: Probe, axes: DeclaredAxes, domains: InputDomains = UNKNOWN
     ) -> None:
         self._copies, self._recipe, self._example, self._axes, self._domains = copies, recipe, example, axes, domains
         self._names = recipe.input_names
         self._steps = recipe.steps or DEFAULT_STEPS
         self._devices = [tensor.device for tensor in input_tensors(copies.pristine)]
-        self._fed = {
-            self._position(name, self._names, len(example.inputs)): self._position(
-                output, recipe.output_names, len(example.reference.own)
-            )
-            for output, name in recipe.feedback.items()
-        }
+        self._fed = {}
+        for output, name in recipe.feedback.items():
+            index = self._position(name, self._names, len(example.inputs))
+            self._fed[index] = self._position(output, recipe.output_names, len(example.reference.own))
 
     @staticmethod
     def _position(name: str, names: Sequence[str], count: int) -> int:
@@ -84,20 +65,13 @@ class Sequences:
         return position
 
     def probes(self, single: Sequence[Probe]) -> tuple[list[Probe], list[Finding]]:
-        """The steps from the example, from another size, and with all steps but the last in one call.
+        """The steps from the example, from another size, and with all but the last in one call; a note where they fail.
 
-        Args:
-            single: the probes of a single call.
-
-        Returns:
-            The probes, each after the one that it follows, and a note for each sequence that the model rejects.
-
-        Raises:
-            PrepareError: the model rejects the sequence from the example; the finding names the step.
+        If it rejects those from the example, a :class:`PrepareError` names the step.
         """
         probes = self._after(self._example)
         notes = []
-        resized = next((probe for probe in single if _shapes(probe) != _shapes(self._example)), None)
+        resized = next((probe for probe in single if not same_shapes(probe.inputs, self._example.inputs)), None)
         if resized is not None:
             try:
                 probes += self._after(resized)
@@ -114,16 +88,12 @@ class Sequences:
         return self._computed(0, inputs)
 
     def _after(self, start: Probe) -> list[Probe]:
-        """The steps that follow ``start``."""
         prefix = "" if start is self._example else f"{start.name},"
         names = [start.name, *(f"{prefix}step={number}" for number in range(1, self._steps))]
         return self._probes(names, start.inputs, range(1, self._steps), like=start.inputs)[1:]
 
     def _prefill(self) -> list[Probe]:
-        """All steps but the last in one call, and then the last; empty if the new inputs have no axis for it.
-
-        This is the dynamic axis of new inputs that inputs which are fed back do not have. The others have the batch axis.
-        """
+        """All steps but the last in one call, and then the last; empty if not one axis is that of new inputs alone."""
         start, last = self._example.inputs, self._steps - 1
         computed = self._computed(0, start)
         places = {
@@ -150,16 +120,36 @@ class Sequences:
     ) -> list[Probe]:
         """Probes of a call with ``start`` and of the steps ``numbers`` after it; new inputs are like those of ``like``."""
         inputs, outputs = self._run(start, numbers, like)
+        new = [
+            tensor.to(self._devices[index])
+            for step, tensors in enumerate(inputs)
+            for index, tensor in enumerate(tensors)
+            if not step or index not in self._fed
+        ]
+
+        def unrolled(call: Call) -> Call:
+            return Call(model=_Unrolled(call, self._fed, len(inputs)), args=tuple(new), kwargs={})
+
+        copies = Copies(unrolled(self._copies.pristine), lambda: unrolled(self._copies.fresh()), eps=self._copies.eps)
+        whole = make_reference(copies, tuple(itertools.chain.from_iterable(outputs)))
+
+        as_runtimes = functools.cache(functools.partial(with_runtime_rounding, copies, whole))
+
+        def of_step(reference: Reference, step: int) -> Reference:
+            part = slice(step * len(outputs[0]), (step + 1) * len(outputs[0]))
+            parts = {name: getattr(reference, name)[part] for name in ("own", "exact", "noise", "channels", "stable")}
+            return replace(reference, **parts, undecided=None)
+
         return [
             Probe(
                 name=name,
                 inputs=inputs[step],
-                reference=reference,
-                refinements=(refinement,),
+                reference=of_step(whole, step),
+                refinements=(functools.partial(lambda step: of_step(as_runtimes(), step), step),),
                 follows=names[step - 1] if step else None,
                 fed=self._fed if step else {},
             )
-            for step, (name, (reference, refinement)) in enumerate(zip(names, self._references(inputs, outputs), strict=True))
+            for step, name in enumerate(names)
         ]
 
     def _run(
@@ -182,8 +172,6 @@ class Sequences:
                 raise recipe_error(message, "Return the same tensors in every step.")
         return inputs, outputs
 
-    # --- the inputs of a step -----------------------------------------------------------------------------------------
-
     def _inputs(self, number: int, outputs: Outputs, like: Sequence[torch.Tensor]) -> Outputs:
         """The inputs of a step that follows one with ``outputs``; new ones are like those of ``like``."""
         inputs = list(like)
@@ -204,25 +192,14 @@ class Sequences:
         return {name for place in self._axes.inputs.places if place.index in self._fed for name in place.size.names}
 
     def _fitted(
-        self,
-        inputs: Sequence[torch.Tensor],
-        leading: Collection[int],
-        changed: Collection[str],
-        kept: Collection[int] = (),
+        self, inputs: Sequence[torch.Tensor], leading: Collection[int], changed: Collection[str], kept: Collection[int] = ()
     ) -> list[torch.Tensor]:
-        """The inputs, with the sizes of the others derived from the ``leading`` ones.
-
-        Args:
-            leading: positions of inputs.
-            changed: the variables of their axes that have other sizes in other inputs.
-            kept: positions of other inputs that keep their sizes.
-        """
+        """The inputs, with sizes of ``changed`` variables derived from the ``leading`` ones, except for ``kept`` ones."""
         axes = self._axes.inputs
         fitted = axes.fitted(inputs, {**axes.sizes_in(inputs), **axes.sizes_in(inputs, leading)}, changed) or inputs
         return [tensor if index in leading or index in kept else fitted[index] for index, tensor in enumerate(inputs)]
 
     def _drawn(self, like: Sequence[torch.Tensor], number: int) -> list[torch.Tensor]:
-        """New inputs for a step."""
         seed = _FIRST_SEED + number
         declared = self._domains.drawn(like, seed, only_declared=True)
         return [declared.get(index, drawn_like(tensor, seed=seed)) for index, tensor in enumerate(like)]
@@ -256,15 +233,7 @@ class Sequences:
         return computed
 
     def _check_fit(self, index: int, tensor: torch.Tensor, source: str, *, function: str) -> None:
-        """Check that an input can take ``tensor``: data type, rank, and sizes of axes that are not dynamic.
-
-        Args:
-            source: where the tensor comes from, the beginning of the message.
-            function: the function that returns it.
-
-        Raises:
-            PrepareError: it cannot.
-        """
+        """Check that an input can take what a function returns: data type, rank, and sizes of axes that are not dynamic."""
         name, like = self._names[index], self._example.inputs[index]
         dynamic = self._axes.labels.get(name, {})
         if tensor.dtype != like.dtype:
@@ -281,59 +250,6 @@ class Sequences:
         else:
             return
         raise recipe_error(f"{source} ({_typed(tensor)}) to input {name!r} ({_typed(like)}), but {reason}", remedy)
-
-    # --- references ---------------------------------------------------------------------------------------------------
-
-    def _references(
-        self, inputs: Sequence[Outputs], outputs: Sequence[Outputs]
-    ) -> Iterator[tuple[Reference, Callable[[], Reference]]]:
-        """The reference of each step, and its refinement.
-
-        Args:
-            inputs: those of each step, in the model's own type.
-            outputs: those of each step, in the model's own type.
-        """
-        new = [
-            tensor.to(self._devices[index])
-            for step, of_step in enumerate(inputs)
-            for index, tensor in enumerate(of_step)
-            if not step or index not in self._fed
-        ]
-
-        def unrolled(call: Call) -> Call:
-            return Call(model=_Unrolled(call, self._fed, len(inputs)), args=tuple(new), kwargs={})
-
-        copies = Copies(unrolled(self._copies.pristine), lambda: unrolled(self._copies.fresh()), eps=self._copies.eps)
-        whole = make_reference(copies, tuple(itertools.chain.from_iterable(outputs)))
-
-        @functools.cache
-        def as_runtimes() -> Reference:
-            return with_runtime_rounding(copies, whole)
-
-        def part_as_runtimes(part: slice) -> Reference:
-            return _part(as_runtimes(), part)
-
-        count = len(outputs[0])
-        for step in range(len(inputs)):
-            part = slice(step * count, (step + 1) * count)
-            yield _part(whole, part), functools.partial(part_as_runtimes, part)
-
-
-def _part(whole: Reference, outputs: slice) -> Reference:
-    """The reference of some of the outputs."""
-    return dataclasses.replace(
-        whole,
-        own=whole.own[outputs],
-        exact=whole.exact[outputs],
-        noise=whole.noise[outputs],
-        channels=whole.channels[outputs],
-        stable=whole.stable[outputs],
-        undecided=None,
-    )
-
-
-def _shapes(probe: Probe) -> list[torch.Size]:
-    return [tensor.shape for tensor in probe.inputs]
 
 
 def _not_run(how: str, error: PrepareError) -> Finding:
@@ -355,11 +271,7 @@ def _typed(tensor: torch.Tensor) -> str:
 
 
 class _Unrolled(torch.nn.Module):
-    """All steps of a sequence as one model, so that its reference is made like that of any other model.
-
-    It takes all inputs of step 0 and then those of the other steps that are not fed back, and returns the outputs of all
-    steps in one list.
-    """
+    """All steps as one model, which takes the inputs that are not fed back and returns the outputs of all steps in one list."""
 
     def __init__(self, call: Call, fed: Mapping[int, int], steps: int) -> None:
         super().__init__()

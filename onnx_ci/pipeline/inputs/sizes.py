@@ -59,16 +59,13 @@ def resized_probes(
     """Inputs with other sizes of the dynamic axes: all axes together, then each alone, at larger sizes and at the smallest.
 
     Axes of the same name always have the same size, and those with an expression the size that follows. An axis that only
-    inputs of ``following`` have takes the size that belongs to the others. If the model rejects sizes, multiples and
-    relations between two or three axes are tried, too.
+    inputs of ``following`` have takes the size that belongs to the others. If the model rejects sizes, multiples and relations
+    between two or three axes are tried, too. On a large example, smaller sizes are preferred, once one input has larger ones of
+    all axes.
 
-    Args:
-        following: the inputs that belong to the sizes of others.
-        domains: what is known about the inputs.
-        rows: puts special values into rows of the probes. If it does, the other axes are tried beside the smallest batch, which
-            is less work. Only the batch is made smaller for them: beside half of the width, twice the height would be no larger
-            image, and beside a width of 1, many an operator does nothing.
-        is_large: whether the example is large. Then smaller sizes are preferred, once one input has larger ones of all axes.
+    If there are special values in ``rows`` of the probes, the other axes are tried beside the smallest batch, which is less
+    work. Only the batch is made smaller for them: beside half of the width, twice the height would be no larger image, and
+    beside a width of 1, many an operator does nothing.
     """
     attempts = _Attempts(prober, axes, following, domains, rows or SpecialRows(prober, axes))
     choices = _Choices(attempts.sizes, axes)
@@ -77,19 +74,16 @@ def resized_probes(
     relations = [relation for name in attempts.order if (relation := _move_alone(name, attempts, choices))]
     if not are_moved:  # by now, some multiples are known, which are smaller than twice the size
         next(filter(None, map(attempts.attempt, (choices.larger(), *choices.others()))), None)
-    if not any(map(choices.is_listed, attempts.sizes)):
+    if not any(map(choices.listed, attempts.sizes)):
         attempts.attempt(choices.smallest())
     return attempts.result([*relations, *_equations(attempts, choices)])
 
 
 def _move_alone(name: str, attempts: _Attempts, choices: _Choices) -> SizeRelation | None:
-    """Try other sizes of one variable: all that are listed, or else one that the model accepts, and the smallest.
-
-    If the model accepts only multiples of a number, return that.
-    """
-    for listed in choices.listed(name):
-        attempts.attempt_one(name, listed)
-    if choices.is_listed(name):
+    """Try other sizes of one variable; return of which number the model accepts multiples only."""
+    if listed := choices.listed(name):
+        for each in listed:
+            attempts.attempt_one(name, each)
         return None
     multiples = choices.multiples(name)
     size = next((size for size in choices.of_one(name, multiples) if attempts.attempt_one(name, size)), None)
@@ -210,8 +204,6 @@ class _Attempts:
         return distinct
 
 
-# --- the sizes to try -------------------------------------------------------------------------------------------------
-
 MOST_LISTED = 16
 """How many of the sizes that are declared one by one are tried."""
 _FACTORS = (2, 4, 8, 16, 32)
@@ -219,12 +211,7 @@ _FACTORS = (2, 4, 8, 16, 32)
 
 
 class _Choices:
-    """Chooses sizes for the variables.
-
-    Args:
-        sizes: their sizes in the example.
-        axes: says which sizes they can have.
-    """
+    """Chooses sizes for the variables, of which it gets those of the example."""
 
     def __init__(self, sizes: Mapping[str, int], axes: InputAxes) -> None:
         self._sizes = sizes
@@ -238,16 +225,13 @@ class _Choices:
         """Whether the recipe declares the sizes of a variable."""
         return name in self._axes.declared
 
-    def is_listed(self, name: str) -> bool:
-        """Whether the sizes of a variable are declared one by one."""
-        return isinstance(self._axes.declared.get(name), tuple)
-
     def listed(self, name: str) -> Sequence[int]:
         """The sizes that are declared one by one; of many, the ends and some between them."""
         declared = self._axes.declared.get(name)
-        if not isinstance(declared, tuple) or len(declared) <= MOST_LISTED:
-            return declared if isinstance(declared, tuple) else ()
-        ordered = sorted(declared)
+        one_by_one = declared if isinstance(declared, tuple) else ()
+        if len(one_by_one) <= MOST_LISTED:
+            return one_by_one
+        ordered = sorted(one_by_one)
         return [ordered[number * (len(ordered) - 1) // (MOST_LISTED - 1)] for number in range(MOST_LISTED)]
 
     def restrict(self, name: str, requires: MultipleOf) -> None:
@@ -295,9 +279,6 @@ class _Choices:
             return {}
         size, every = self._sizes[name], self.permitted[name]
         return {2 * size + factor: factor for factor in _FACTORS if size % factor == 0 and 2 * size + factor in every}
-
-
-# --- relations between axes -------------------------------------------------------------------------------------------
 
 
 def _equations(attempts: _Attempts, choices: _Choices) -> list[SizeRelation]:

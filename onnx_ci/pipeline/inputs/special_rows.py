@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 
 from onnx_ci.pipeline.domains.axes import InputAxes
-from onnx_ci.pipeline.inputs.probes import EXTREME_TOLERANCE, Inputs, InputStatus, Probe, Prober, is_same
+from onnx_ci.pipeline.inputs.probes import EXTREME_TOLERANCE, Inputs, InputStatus, Probe, Prober, first_accepted, is_same
 from onnx_ci.pipeline.inputs.special_values import Variation
 from onnx_ci.pipeline.model.tensors import Outputs, has_noise, is_all_finite, is_float8
 from onnx_ci.pipeline.reference.channel_noise import ChannelNoise
@@ -24,7 +24,6 @@ from onnx_ci.text import listed
 
 LEAST_ELEMENTS = 1024
 """How many elements one row of an input with special values must have: among fewer, some of them would never meet."""
-
 SAME = 4.0
 """How many times its noise a row may differ between two batches, which kernels divide into other blocks."""
 
@@ -33,11 +32,6 @@ class SpecialRows:
     """Makes probes of other sizes, with special values in rows of those with another batch size.
 
     It does so until the model turns out not to compute each row by itself. Without variations, it makes ordinary probes only.
-
-    Args:
-        prober: makes the probes.
-        axes: the dynamic axes of the inputs.
-        variations: the example with special values.
     """
 
     def __init__(self, prober: Prober, axes: InputAxes, variations: Iterable[Variation] = ()) -> None:
@@ -59,20 +53,12 @@ class SpecialRows:
         self._usual_values: dict[str, tuple[str, Sequence[Inputs]]] = {}
         """For each probe with special values in its rows, its name and its values without them."""
 
-    # --- probes -------------------------------------------------------------------------------------------------------
-
     def first_accepted(self, name: str, change: Mapping[str, int], values: Sequence[Inputs]) -> Probe | None:
-        """The probe of the first of the ``values`` that the model accepts; of the very first one, rows can have special values.
-
-        Args:
-            name: the name of the probe without special values.
-            change: the sizes of variables, which are not the example's.
-            values: inputs of these sizes, in the order of trying.
-        """
+        """The probe of the first of the ``values`` that a model accepts. Rows of the very first can have special ones."""
         if probe := self._with_special_rows(name, change, values[0]):
             self._usual_values[probe.name] = name, values
             return probe
-        probe = _first_accepted(self._prober, name, values)
+        probe = first_accepted(self._prober, name, values, quick=True)
         if probe and change.get(self.batch, 1) > 1:
             self.has_random_rows = self.has_random_rows or all(map(is_same, probe.inputs, values[0]))
         return probe
@@ -82,7 +68,7 @@ class SpecialRows:
         for probe in probes:
             if probe.name not in self._usual_values:
                 yield probe
-            elif usual := _first_accepted(self._prober, *self._usual_values[probe.name]):
+            elif usual := first_accepted(self._prober, *self._usual_values[probe.name], quick=True):
                 yield usual
 
     def _with_special_rows(self, name: str, change: Mapping[str, int], inputs: Inputs) -> Probe | None:
@@ -114,13 +100,8 @@ class SpecialRows:
         changed = [(new != old).movedim(axis, 0).unsqueeze(-1).flatten(1).any(1) for new, old, axis in pairs]
         return self._row(variation.inputs, int(torch.stack(changed).any(0).nonzero()[0]))
 
-    # --- references ---------------------------------------------------------------------------------------------------
-
     def _with_noise_of_rows(self, reference: Reference, placed: Sequence[Variation], size: int) -> Reference | None:
-        """The reference with noise for each row by itself, so that large values do not hide the errors of other rows.
-
-        ``None`` if the outputs have no such rows, or a row depends on others.
-        """
+        """The reference with noise for each row by itself, so that large values hide no others; ``None`` without rows."""
         example, outputs = self._example.reference, reference.own
         axes = _resized_axes(outputs, example.own, size)
         if axes is None or any(example.channels) or not all(map(is_all_finite, outputs)):
@@ -156,15 +137,8 @@ class SpecialRows:
         )
 
 
-def _first_accepted(prober: Prober, name: str, values: Sequence[Inputs]) -> Probe | None:
-    return next(filter(None, (prober.probe(name, inputs, quick=True) for inputs in values)), None)
-
-
 def _batch_axes(axes: InputAxes, inputs: Outputs) -> tuple[str, tuple[int, ...]]:
-    """The variable that is the size of one axis of each input, the outermost if there are several, and these axes by the input.
-
-    No name and no axes if there is no such variable.
-    """
+    """The outermost variable that is the size of one axis of each input, and these axes by the input; none if there is none."""
     batches = []
     for name in axes.sizes_in(inputs):
         places = [place for place in axes.places if name in place.size.names]
@@ -180,10 +154,8 @@ def _resized_axes(outputs: Outputs, of_example: Outputs, size: int) -> list[int]
         return None
     axes = []
     for output, example in zip(outputs, of_example, strict=True):
-        if output.dim() != example.dim():
-            return None
-        resized = [axis for axis in range(output.dim()) if output.shape[axis] != example.shape[axis]]
-        if len(resized) != 1 or output.shape[resized[0]] != size:
+        resized = [axis for axis, sizes in enumerate(zip(output.shape, example.shape, strict=False)) if len({*sizes}) > 1]
+        if output.dim() != example.dim() or len(resized) != 1 or output.shape[resized[0]] != size:
             return None
         axes.append(resized[0])
     return axes

@@ -16,13 +16,10 @@ from onnx_ci.pipeline.model.tensors import is_finite
 
 LARGE = 10.0
 """The factor of the example's floating values in the probe of large values."""
-
 SMALL = 1e-4
 """The factor in the probe of small values. Beside these, a constant such as ``1e-8`` counts, added before a square root."""
-
 MAGNITUDES = (20.0, 100.0)
-"""Absolute values where functions that saturate or overflow change their shape: ``exp(-20)`` vanishes beside 1 in float32, and
-``exp(100)`` is infinite."""
+"""Where functions saturate or overflow: ``exp(-20)`` vanishes beside 1 in float32, and ``exp(100)`` is infinite."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,26 +57,21 @@ def variations(
 ) -> Iterator[Variation]:
     """Special values by data type. Inputs stay within their domains, and also get the values at the borders of these.
 
-    Outside of a declared domain, nothing is tried. Outside of an inferred one, a mismatch is only a warning.
-
-    Args:
-        example: the inputs of the recipe.
-        domains: what is known about their values.
-        constants: numbers of the model, at which it may behave in another way than beside them.
-        uses: how the model uses each input; empty if that is not known.
+    Outside of a declared domain, nothing is tried. Outside of an inferred one, a mismatch is only a warning. At the
+    ``constants`` of a model, it may behave in another way than beside them.
     """
 
-    def variation(name: str, changed: Inputs, legality: InputStatus = InputStatus.LEGAL) -> Variation:
+    def variation(name: str, changed: Inputs, legality: InputStatus = InputStatus.LEGAL, **kind: bool) -> Variation:
         inputs = domains.legal(changed, example)
         is_declared = all(inputs[index] is tensor or domains.is_declared(index) for index, tensor in enumerate(example))
-        return Variation(name=name, inputs=inputs, legality=InputStatus.LEGAL if is_declared else legality)
+        return Variation(name=name, inputs=inputs, legality=InputStatus.LEGAL if is_declared else legality, **kind)
 
     for name, legality, change in _CHANGES:
         yield variation(name, [change(tensor) for tensor in example], legality)
-    small = variation("floats small", [_only(is_float, lambda tensor: tensor * SMALL)(tensor) for tensor in example])
-    yield replace(small, is_small=True)
+    small = [_only(is_float, lambda tensor: tensor * SMALL)(tensor) for tensor in example]
+    yield variation("floats small", small, is_small=True)
     for name, inputs in _mixed(example, constants):
-        yield replace(variation(name, inputs), is_mixed=True)
+        yield variation(name, inputs, is_mixed=True)
     generator = torch.Generator().manual_seed(2000)
     numbers = [sign * magnitude for magnitude in MAGNITUDES for sign in (1, -1)]
     extreme = _changed_floats(example, lambda tensor: _chosen(tensor, [tensor, *numbers], generator))
@@ -90,7 +82,7 @@ def variations(
     yield variation("floats equal", equal)
     yield from _masks(example, domains)
     for name, is_edge, inputs in _tested_values(example, uses):
-        yield replace(variation(name, inputs), is_edge=is_edge, is_mixed=is_edge)
+        yield variation(name, inputs, is_edge=is_edge, is_mixed=is_edge)
     for name, inputs in domains.edges(example):
         yield Variation(name=name, inputs=inputs)
 
@@ -122,8 +114,6 @@ _FEW = 16
 _FAR = 1e4
 
 
-# --- one change for all elements ----------------------------------------------------------------------------------------
-
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -148,8 +138,6 @@ _CHANGES: tuple[tuple[str, InputStatus, Change], ...] = (
 )
 
 
-# --- floats and integers that differ from element to element ------------------------------------------------------------
-
 # Each element is chosen at random and independently, so that in inputs with enough elements every pair of choices meets.
 
 
@@ -168,10 +156,7 @@ def _changed_floats(inputs: Inputs, change: Change) -> list[torch.Tensor]:
 
 
 def _mixed(example: Inputs, constants: Sequence[float]) -> Iterator[tuple[str, list[torch.Tensor]]]:
-    """Both signs in each input, independently of the others; among floats, also zeros, ties and constants.
-
-    If no input has enough elements for all pairs to meet, several such inputs.
-    """
+    """Both signs in each input; among floats, also zeros, ties and constants. Several rounds if few pairs can meet."""
     special = [0.0, *_TIES, *(sign * constant for constant in constants for sign in (1, -1))]
     is_small = max((tensor.numel() for tensor in example), default=0) < _ENOUGH
     for number in range(_ROUNDS if is_small else 1):
@@ -194,14 +179,8 @@ _ENOUGH = 32
 _ROUNDS = 3
 
 
-# --- NaN and infinity ---------------------------------------------------------------------------------------------------
-
-
 def _tested_values(example: Inputs, uses: Sequence[InputUse]) -> Iterator[tuple[str, bool, list[torch.Tensor]]]:
-    """NaN and infinity where the model itself tests for them: in one element of each input, and in about a quarter of them.
-
-    Yields a name, whether several elements are the same, and the inputs.
-    """
+    """NaN and infinity in one, and in a quarter, of the elements that a model tests; whether in several of them."""
     generator = torch.Generator().manual_seed(3000)
     for value in dict.fromkeys(value for use in uses for value in use.tested):
         places = [use.tested[value].flatten().nonzero().flatten() if value in use.tested else _NOWHERE for use in uses]
@@ -217,11 +196,7 @@ _SHARES = (("first", 0.0), ("between", 0.5), ("last", 1.0))
 
 
 def _with(value: float, tensor: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """``tensor`` with a value at some places of its elements."""
     return tensor.flatten().index_fill(0, places, value).view(tensor.shape) if places.numel() else tensor
-
-
-# --- masks --------------------------------------------------------------------------------------------------------------
 
 
 def _masks(example: Inputs, domains: InputDomains) -> Iterator[Variation]:

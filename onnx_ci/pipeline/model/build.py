@@ -26,7 +26,7 @@ from onnx_ci.pipeline.model.call import (
     input_tensors,
     names_in_model,
     recipe_error,
-    with_own_inputs,
+    with_inputs,
 )
 from onnx_ci.pipeline.model.containers import containers_in, name_of, named_leaves
 from onnx_ci.pipeline.model.global_state import watched
@@ -35,7 +35,6 @@ from onnx_ci.pipeline.model.module import (
     as_model,
     has_closures,
     is_exportable,
-    own_example,
     own_keywords,
     plain_weights_of,
     set_training,
@@ -52,11 +51,7 @@ from onnx_ci.text import listed
 
 
 def build(recipe: Recipe, device: str, weights: str | None) -> Call:
-    """Call the recipe's function under its seed, check what it returns, and move that to ``device``.
-
-    Raises:
-        PrepareError: it raises, or does not return a model with matching arguments.
-    """
+    """Call the recipe's function under its seed, check what it returns, and move that to ``device``."""
     with watched() as changes, watch_loading() as loaded_with:
         call = moved(_usable(recipe, _with_mode(_checked(recipe, _result_of(recipe, weights)), recipe.training)), device)
     return replace(call, global_changes=changes, loaded_with=tuple(sorted(loaded_with)))
@@ -79,7 +74,7 @@ def _usable(recipe: Recipe, call: Call) -> Call:
                 "Let the model take a plain tensor and make the other one of it: onnx_ci.adapt(model, inputs=FUNCTION).",
             )
     if any(is_lazy(parameter) for parameter in call.model.parameters()):
-        run_tree(with_own_inputs(call), seed=recipe.seed)  # a lazy module initializes its weights in its first run
+        run_tree(with_inputs(call), seed=recipe.seed)  # a lazy module initializes its weights in its first run
     # Tensors that are made in inference mode can be changed only there.
     if not any(tensor.is_inference() for tensor in (*plain_weights_of(call.model), *input_tensors(call))):
         return call
@@ -106,7 +101,10 @@ def _result_of(recipe: Recipe, weights: str | None) -> Any:
     try:
         with no_forks_leave(), seeded(recipe.seed):
             result = recipe(**options)
-            return own_example(result) if is_exportable(result) else result
+            if not is_exportable(result):
+                return result
+            args, kwargs = result.example_arguments()
+            return result, args, kwargs or {}
     except OnnxCiError as error:
         raise recipe_error(str(error), "Fix what the message names; the model was not built.") from None
     except (KeyboardInterrupt, GeneratorExit):
@@ -126,20 +124,17 @@ def _checked(recipe: Recipe, result: Any) -> Call:
         raise recipe_error(f"the recipe returned {what} instead of (model, args) or (model, args, kwargs)", remedy)
     returned, args, kwargs = result if len(result) == 3 else (*result, {})
     if (as_module := as_model(returned)) is None:
-        what = (
-            f"the class {returned.__name__}; create an instance of it"
-            if isinstance(returned, type)
-            else type(returned).__name__
-        )
+        is_class = isinstance(returned, type)
+        what = f"the class {returned.__name__}; create an instance of it" if is_class else type(returned).__name__
         raise recipe_error(f"the recipe's model is not a torch.nn.Module but {what}", remedy)
     model, remarks = as_module
     if (error := unlisted(model)) is not None:
-        raise recipe_error(
-            f"{type(model).__name__} cannot list its modules and weights: {describe_exception(error)}",
-            _NESTED
-            if isinstance(error, RecursionError)
-            else "Exporters need named_modules, named_parameters and named_buffers.",
-        )
+        message = f"{type(model).__name__} cannot list its modules and weights: {describe_exception(error)}"
+        remedy = "Exporters need named_modules, named_parameters and named_buffers."
+        if isinstance(error, RecursionError):
+            limit = "raise the limit with sys.setrecursionlimit in the recipe."
+            remedy = f"Its modules are nested more deeply than Python's calls may be: {limit}"
+        raise recipe_error(message, remedy)
     if isinstance(args, torch.Tensor):
         args = (args,)
     if not isinstance(args, tuple):
@@ -163,18 +158,11 @@ def _checked(recipe: Recipe, result: Any) -> Call:
     return Call(model=model, args=args, kwargs=in_order | kwargs, remarks=tuple(remarks))
 
 
-_NESTED = (
-    "Its modules are nested more deeply than Python's calls may be: raise the limit with sys.setrecursionlimit in the recipe."
-)
-
-
 def completed(recipe: Recipe, call: Call) -> Recipe:
     """The recipe, with the names and the dynamic axes that the model itself declares where the recipe declares none.
 
-    Such a model is an ``ExportableModule`` or an ``ExportedProgram``.
-
-    Raises:
-        PrepareError: the model raises, or what it declares cannot be used.
+    Such a model is an ``ExportableModule`` or an ``ExportedProgram``. A :class:`PrepareError` says that what it declares cannot
+    be used.
     """
     try:
         declared = dict(own_keywords(call.model))
@@ -202,8 +190,6 @@ def moved(call: Call, device: str) -> Call:
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to(place), (call.args, call.kwargs))
     return replace(call, model=to_device(call.model, place), args=args, kwargs=kwargs)
 
-
-# --- what helps a recipe that raises ----------------------------------------------------------------------------------
 
 _SIGNS_OF_POINTERS = {
     "UnpicklingError": ("invalid load key, 'v'", "Unsupported operand 118"),

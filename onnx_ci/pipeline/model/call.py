@@ -52,8 +52,7 @@ def recipe_error(message: str, remedy: str | None = None) -> PrepareError:
 
 def names_in_model(call: Call) -> list[str | None]:
     """What the model calls its inputs: the parameters of forward, or keys and fields within them."""
-    paths = [path for path, leaf in named_leaves(bound_arguments(call)) if isinstance(leaf, torch.Tensor)]
-    return [name_of(path) for path in paths]
+    return [name_of(path) for path, leaf in named_leaves(bound_arguments(call)) if isinstance(leaf, torch.Tensor)]
 
 
 def arguments_of(call: Call) -> list[Any]:
@@ -127,18 +126,11 @@ def input_tensors(call: Call) -> list[torch.Tensor]:
     return tensors_in(arguments_of(call))
 
 
-def with_inputs(call: Call, tensors: Sequence[torch.Tensor]) -> Call:
-    """``call`` with copies of ``tensors``, on the devices of its tensor arguments, in their place and order.
-
-    They are copies because the model may overwrite them.
-    """
-    pairs = zip(tensors, input_tensors(call), strict=True)
+def with_inputs(call: Call, tensors: Sequence[torch.Tensor] | None = None) -> Call:
+    """``call`` with copies of ``tensors``, on the devices of its own, or else of these: a model may overwrite its inputs."""
+    own = input_tensors(call)
+    pairs = zip(own if tensors is None else tensors, own, strict=True)
     return filled(call, [new.to(old.device, copy=True) for new, old in pairs])
-
-
-def with_own_inputs(call: Call) -> Call:
-    """``call`` with copies of its tensor arguments, which the model may overwrite."""
-    return with_inputs(call, input_tensors(call))
 
 
 def filled(call: Call, tensors: Sequence[torch.Tensor]) -> Call:

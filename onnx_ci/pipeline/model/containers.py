@@ -49,14 +49,9 @@ def name_of(path: Path) -> str:
     return ".".join(map(str, path))
 
 
-def children_of(value: Any) -> list[Any]:
-    """What a container holds directly; empty for any other value."""
-    return [child for _, child in _children(value) or ()]
-
-
-def keys_of(value: Any) -> list[str | int]:
-    """The keys, names or positions of :func:`children_of`."""
-    return [key for key, _ in _children(value) or ()]
+def children_of(value: Any) -> list[tuple[str | int, Any]]:
+    """What a container holds directly, with its keys, names or positions; empty for any other value."""
+    return _children(value) or []
 
 
 def containers_in(value: Any, path: Path = ()) -> Iterator[Container]:
@@ -68,7 +63,7 @@ def containers_in(value: Any, path: Path = ()) -> Iterator[Container]:
         has_keys = is_registered and _registered_children(value)[1]
         has_tensors = bool(tensors_in(value))
         yield Container(path=path, kind=type(value), is_registered=is_registered, has_keys=has_keys, has_tensors=has_tensors)
-    for key, child in _children(value) or ():
+    for key, child in children_of(value):
         yield from containers_in(child, (*path, key))
 
 
@@ -115,10 +110,7 @@ def _children(value: Any) -> list[tuple[str | int, Any]] | None:
 
 
 def _registered_children(value: Any) -> tuple[list[tuple[str | int, Any]], bool]:
-    """What a registered pytree holds, and whether it is registered with keys.
-
-    Without keys, a child is named after the key or the attribute that holds it.
-    """
+    """What a registered pytree holds, and whether with keys; without, children have those of their holders."""
 
     def is_child(node: Any) -> bool:
         return node is not value
@@ -130,18 +122,9 @@ def _registered_children(value: Any) -> tuple[list[tuple[str | int, Any]], bool]
         names = _Names(((_key(name),), child) for name, child in members)
         children = pytree.tree_leaves(value, is_leaf=is_child)
         return [((names.next_of(child) or (position,))[0], child) for position, child in enumerate(children)], False
-    return [(_key_of(path[-1]), child) for path, child in with_paths], True
-
-
-def _key_of(entry: Any) -> str | int:
-    match entry:
-        case pytree.MappingKey():
-            return _key(entry.key)
-        case pytree.GetAttrKey():
-            return str(entry.name)
-        case pytree.SequenceKey():
-            return int(entry.idx)
-    return str(entry)
+    fields = ("key", "name", "idx")  # of torch's classes of keys
+    entries = [(path[-1], child) for path, child in with_paths]
+    return [(_key(next((getattr(each, f) for f in fields if hasattr(each, f)), each)), child) for each, child in entries], True
 
 
 def _key(key: Any) -> str | int:
@@ -155,8 +138,7 @@ _OF_LAYER = {"keys": "key", "values": "value"}
 def _cache_layers(value: Any) -> list[tuple[str | int, Any]]:
     """The tensors of a key-value cache, by layer; empty for any other object.
 
-    Caches have no common class. transformers' hold a list of layers with ``keys`` and ``values``; earlier ones, and many
-    others, two lists with a tensor for each layer.
+    transformers' hold a list of layers with ``keys`` and ``values``; earlier ones, and many others, two lists of tensors.
     """
     state = getattr(value, "__dict__", {})
     keys, values, layers = (state.get(name) for name in ("key_cache", "value_cache", "layers"))

@@ -10,9 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
-from onnx_ci.pipeline.model.call import Call, input_tensors, recipe_error, with_inputs, with_own_inputs
+from onnx_ci.pipeline.model.call import Call, filled, input_tensors, recipe_error, with_inputs
 from onnx_ci.pipeline.model.float64_on_use import Float64OnUse
 from onnx_ci.pipeline.model.module import (
     has_closures,
@@ -37,10 +36,7 @@ def is_large(model: torch.nn.Module) -> bool:
 class Copies:
     """Provides copies of a call; the call itself is never run or changed.
 
-    Args:
-        pristine: the call to copy.
-        rebuild: builds the call again, for a model that cannot be copied.
-        eps: the machine epsilon of the device's arithmetic, if it is coarser than the data types'.
+    ``eps`` is the machine epsilon of the device's arithmetic, if it is coarser than the data types'.
     """
 
     def __init__(self, pristine: Call, rebuild: Callable[[], Call], *, eps: float = 0.0) -> None:
@@ -59,13 +55,9 @@ class Copies:
         """Whether the model computes the same, bit for bit, under an :class:`Intervention` that changes nothing."""
 
     def fresh(self, *, has_same_parameters: bool = False) -> Call:
-        """A new copy, which the caller may run, change or export.
+        """A new copy, which the caller may run, change or export; with the parameters themselves, only run or export.
 
-        Args:
-            has_same_parameters: whether it has the parameters themselves, which the caller must not change.
-
-        Raises:
-            PrepareError: the model can be neither copied nor rebuilt.
+        A :class:`PrepareError` says that the model can be neither copied nor rebuilt.
         """
         copied = copied_call(self.pristine, has_same_parameters=has_same_parameters)
         if copied is not None:
@@ -79,7 +71,7 @@ class Copies:
     def first_run(self) -> Any:
         """Run a copy, which is kept as :attr:`used`, and return its result unchanged."""
         self._used = self.fresh()
-        return run_tree(with_own_inputs(self._used))
+        return run_tree(with_inputs(self._used))
 
     @property
     def used(self) -> Call:
@@ -91,25 +83,17 @@ class Copies:
         self._shares = True
 
     def release(self) -> Call | None:
-        """Release the copies that have run; they take the memory of three models.
-
-        Returns:
-            The one that all runs shared, if they did. The caller may change it.
-        """
-        shared = with_own_inputs(self._used) if self._shares and self._used is not None else None
+        """Release the copies that have run, which take the memory of three models, and return the one that runs shared."""
+        shared = with_inputs(self._used) if self._shares and self._used is not None else None
         self._shares, self._used, self._on_cpu, self._in_float64 = False, None, None, None
         return shared
 
     def running(self, inputs: Sequence[torch.Tensor] | None = None) -> Call:
         """A copy to run once, with other ``inputs`` (flattened, in the order of the graph's) if given."""
-        return _with_copied_inputs(self.used if self._shares else self.fresh(), inputs)
+        return with_inputs(self.used if self._shares else self.fresh(), inputs)
 
     def try_on_cpu(self, inputs: Sequence[torch.Tensor]) -> None:
-        """Run the model on the CPU first, if :attr:`try_on_cpu_first`: on a GPU, an index out of range makes CUDA unusable.
-
-        Raises:
-            PrepareError: the model rejects the inputs.
-        """
+        """Run the model on the CPU first, if :attr:`try_on_cpu_first`: on a GPU, an index out of range makes CUDA unusable."""
         if self.try_on_cpu_first:
             run_tree(self.on_cpu(inputs))
 
@@ -118,14 +102,14 @@ class Copies:
         if self._on_cpu is None or not self._shares:
             fresh = self.fresh()
             self._on_cpu = Call(model=to_cpu(fresh.model), args=fresh.args, kwargs=fresh.kwargs)
-        return _with_each_tensor(_with_copied_inputs(self._on_cpu, inputs), torch.Tensor.cpu)
+        tensors = input_tensors(self._on_cpu) if inputs is None else inputs
+        return filled(self._on_cpu, [tensor.to("cpu", copy=True) for tensor in tensors])
 
     @contextlib.contextmanager
     def in_float64(self, inputs: Sequence[torch.Tensor] | None = None) -> Iterator[Call]:
         """A copy on the CPU with weights and inputs in float64, to run once within the context.
 
-        The large weights of a large model are converted on use, unless :meth:`convert_at_once` was called. Raises what
-        converting the model raises.
+        The large weights of a large model are converted on use, unless :meth:`convert_at_once` was called.
         """
         if self._in_float64 is None or not self._shares:
             on_use = Float64OnUse()
@@ -136,40 +120,21 @@ class Copies:
             converted = Call(model=to_cpu(fresh.model).double(), args=fresh.args, kwargs=fresh.kwargs)
             self._in_float64 = converted, contextlib.nullcontext() if copied is None else on_use
         call, conversion = self._in_float64
-        call = _with_each_tensor(
-            _with_copied_inputs(call, inputs), lambda t: t.cpu().double() if t.is_floating_point() else t.cpu()
-        )
+        tensors = input_tensors(call) if inputs is None else inputs
+        types = [torch.float64 if tensor.is_floating_point() else tensor.dtype for tensor in tensors]
         with conversion:
-            yield call
+            yield filled(call, [tensor.to("cpu", dtype, copy=True) for tensor, dtype in zip(tensors, types, strict=True)])
 
     def convert_at_once(self) -> bool:
-        """From now on, convert all weights in :meth:`in_float64`, for a model that cannot run otherwise.
-
-        Returns:
-            Whether the weights of the last call were converted on use.
-        """
+        """From now on, convert all weights in :meth:`in_float64`. Whether those of the last call were converted on use."""
         converted_on_use, self._converts_on_use, self._in_float64 = self._converts_on_use, False, None
         return converted_on_use
-
-
-def _with_copied_inputs(call: Call, inputs: Sequence[torch.Tensor] | None) -> Call:
-    return with_own_inputs(call) if inputs is None else with_inputs(call, inputs)
-
-
-def _with_each_tensor(call: Call, function: Callable[[torch.Tensor], torch.Tensor]) -> Call:
-    args, kwargs = pytree.tree_map_only(torch.Tensor, function, (call.args, call.kwargs))
-    return Call(model=call.model, args=args, kwargs=kwargs)
 
 
 def copied_call(
     call: Call, *, has_same_parameters: bool = False, placeholders: Mapping[int, torch.Tensor] = MappingProxyType({})
 ) -> Call | None:
-    """A copy of ``call``, or ``None`` if a copy would not be independent.
-
-    Args:
-        has_same_parameters: whether the copy has the parameters themselves.
-        placeholders: what the copy has instead of some weights, by the ids of these.
-    """
+    """A copy of ``call``, with ``placeholders`` for weights by their ids; ``None`` if it would not be independent."""
     if has_closures(call.model):
         return None
     try:

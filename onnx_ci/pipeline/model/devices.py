@@ -102,8 +102,6 @@ def missing_device(device: str) -> str | None:
     return f"torch finds {count(number, 'CUDA device')}, counted from cuda:0" if index >= number else None
 
 
-# --- exactness ------------------------------------------------------------------------------------------------------
-
 _CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 
@@ -112,12 +110,8 @@ def exact_arithmetic(*, tf32: bool = False, for_reference: bool = False) -> Iter
     """Make GPUs compute as exactly as they can, and restore the settings afterwards.
 
     cuDNN uses TensorFloat-32 by default. Its error would look like rounding and hide a wrong export. cuDNN's benchmark mode
-    chooses different algorithms from run to run.
-
-    Args:
-        tf32: whether to use TensorFloat-32, as production does.
-        for_reference: whether to use only deterministic algorithms, and torch's own kernels in recurrent layers, which round
-            less than cuDNN's. Not for an export: both change the traced operators.
+    chooses different algorithms from run to run. A reference takes only deterministic algorithms, and torch's own kernels in
+    recurrent layers, which round less than cuDNN's; an export does not, because both change the traced operators.
     """
     if not gpus.count():
         yield
@@ -207,8 +201,6 @@ def _set_deterministic(restore: contextlib.ExitStack) -> None:
         restore.callback(os.environ.pop, _CUBLAS_WORKSPACE, None)
         os.environ[_CUBLAS_WORKSPACE] = ":4096:8"  # cuBLAS is deterministic only with this workspace
 
-
-# --- memory ---------------------------------------------------------------------------------------------------------
 
 _OUT_OF_MEMORY = re.compile(
     r"CUDA(?: error:)? out of memory|CUDA failure 2\b|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"

@@ -1,15 +1,11 @@
 """The weights of a large model in float64, each only while an operator reads it.
 
-A whole copy in float64 takes twice the model's memory, for a run that reads one layer after another. Here, the copy has
-placeholders instead of its large weights: float64 tensors of the same shapes that take no memory. While the model runs, a mode
-gives every operator the weight in float64 for the placeholder, and its numbers are freed after the operator. The model finds
-float64 wherever it looks, and its results are those of a whole copy, to the last bit.
+A whole copy in float64 takes twice the model's memory. Here, the copy has placeholders instead of its large weights: float64
+tensors of the same shapes that take no memory. A mode gives every operator the weight in float64 for the placeholder, and its
+numbers are freed after the operator. The results are those of a whole copy, to the last bit. A whole copy must serve where an
+operator writes to a weight, which raises an exception, or code reads its memory without one (``tolist``), which finds NaN.
 
-Where a model needs more than that, a whole copy must serve. An operator that writes to a weight raises an exception. Code that
-reads the memory of a weight without an operator, such as ``tolist``, finds NaN.
-
-Hooks that convert the weights of a module while its forward runs would not do. A parent may compute with weights of its
-children, such as ``a.weight * b.weight``, and that would be rounded to float32 without an error.
+Hooks on modules would not do: a parent may compute with weights of its children (``a.weight * b.weight``), in float32.
 """
 
 from __future__ import annotations
@@ -49,10 +45,7 @@ class Float64OnUse(Intervention):
         """The views of weights that operators have returned."""
 
     def placeholders(self, weights: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
-        """Placeholders of the weights that are large and plain, by the ids of these weights.
-
-        They refer to the weights, to which nothing may write while the placeholders are in use.
-        """
+        """Placeholders of large, plain weights, by the ids of these. Nothing may write to those while they are used."""
         placeholders: dict[int, torch.Tensor] = {}
         for weight in weights:
             is_parameter = type(weight) is torch.nn.Parameter

@@ -49,9 +49,9 @@ def _set_environment(variables: dict[str, str]) -> None:
 
 
 def _symbolics_of_project() -> dict[str, Any]:
-    """The functions registered with ``torch.onnx.register_custom_op_symbolic``, by operator and opset: ``aten::relu 9``.
+    """The project's ``torch.onnx.register_custom_op_symbolic``, by operator and opset: ``aten::relu 9``.
 
-    Those of libraries are left out. A library registers its own when it is imported, which happens only once.
+    A library registers its own when it is imported, which happens only once.
     """
     # torch has functions to register and to unregister them, but none that lists them.
     registration = sys.modules.get("torch.onnx._internal.torchscript_exporter.registration")
@@ -144,11 +144,6 @@ class _Change:
                 self.state.write(self.before)
         return bool(now == self.after)
 
-    def redo(self) -> None:
-        """Change it again after :meth:`undo`."""
-        if self.after is not _UNREADABLE:
-            _Change(self.state, self.after, self.before).undo()
-
 
 @dataclass
 class Changes:
@@ -165,13 +160,10 @@ class Changes:
             change.undo()
 
     def without_imports(self, repeat: Callable[[], Changes]) -> Self:
-        """The same without descriptions of what imports have changed: a block changes that only once in a process.
+        """The same without what imports have changed, which a block changes once in a process, and so not when it is repeated.
 
         An import of scikit-learn sets KMP_INIT_AT_FORK, for example, and one of OpenCV sets LD_LIBRARY_PATH. Whoever writes a
         recipe that imports them can do nothing about it.
-
-        Args:
-            repeat: runs the block again and returns what it changes.
         """
         if not self.descriptions or not self.has_imported:
             return self
@@ -180,7 +172,8 @@ class Changes:
             changed = {(change.state.name, part) for change in repeat()._changes for part in change.parts}
         finally:
             for change in undone:
-                change.redo()
+                if change.after is not _UNREADABLE:
+                    _Change(change.state, change.after, change.before).undo()
         again = [(each, [part for part in each.parts if (each.state.name, part) in changed]) for each in self._changes]
         return replace(self, descriptions=tuple(change.describe(parts) for change, parts in again if parts))
 

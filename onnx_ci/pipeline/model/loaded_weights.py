@@ -12,7 +12,9 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -75,21 +77,12 @@ def watch_loading() -> Iterator[set[str]]:
         yield loaders
 
 
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, watch: Callable[..., Any]) -> Iterator[None]:
+def _replaced(owner: Any, name: str, watch: Callable[..., Any]) -> AbstractContextManager[object]:
     """Within the block, call ``watch`` with the function ``owner.name`` and its arguments instead of the function."""
     original = getattr(owner, name)
-    is_own = name in vars(owner)
 
     @functools.wraps(original)
     def watched(*args: Any, **kwargs: Any) -> Any:
         return watch(original, *args, **kwargs)
 
-    setattr(owner, name, watched)
-    try:
-        yield
-    finally:
-        if is_own:
-            setattr(owner, name, original)
-        else:
-            delattr(owner, name)
+    return patch.object(owner, name, watched)

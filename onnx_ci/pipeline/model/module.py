@@ -4,18 +4,12 @@
 kind of object that answers in another way gets a branch in them:
 
 - that it is a module: a function becomes a :class:`FunctionModel`, a ``torch.export.ExportedProgram`` a :class:`ProgramModel`,
-  and what ``torch.compile`` returns is undone (:func:`uncompiled`). Exporters get :func:`exportable`;
-- its modules, parameters and buffers: a model that cannot list them is refused (:func:`unlisted`);
-- which arguments it takes, and which code computes its result: :func:`signature_of`, :func:`code_of`;
-- its weights, which are its parameters and buffers: :func:`weights_of`, :func:`named_weights_of`. Only plain ones
-  (:func:`unlike_others`) are replaced by others, and those without numbers (:func:`numbers_of`) are not compared;
-- its own example, names and dynamic axes, if it has any: :func:`own_example`, :func:`own_keywords`;
-- its mode: :func:`set_training`, :func:`keep_modes`. Where ``train`` fails, only the attribute ``training`` is set, and a note
-  says so;
-- its device: :func:`to_device`;
-- whether a copy is independent of it, and which memory the copy shares with it: :func:`has_closures`, :func:`shares_weights`,
-  :func:`shared_memory`. A model that cannot be copied is built again;
-- whether it calls hooks on its modules: :func:`calls_hooks`. Without them, observability is not measured.
+  and what ``torch.compile`` returns is undone. A model that cannot list its modules and weights is refused;
+- its weights, which are its parameters and buffers. Only plain ones (:func:`unlike_others`) are replaced by others, and those
+  without numbers (:func:`numbers_of`) are not compared;
+- its mode. Where ``train`` fails, only the attribute ``training`` is set, and a note says so;
+- whether a copy is independent of it. A model that cannot be copied is built again;
+- whether it calls hooks on its modules. Without them, observability is not measured.
 
 It is run by calling it (``running.run_tree``) and copied by :func:`copy.deepcopy` (``copies.copied_call``).
 """
@@ -43,10 +37,8 @@ from onnx_ci.text import listed
 def as_model(value: object) -> tuple[torch.nn.Module, list[str]] | None:
     """The module that stands for what a recipe returns as its model, and what its user should know about it.
 
-    Modules inside of it that are compiled are replaced, in place, by those that were compiled.
-
-    Returns:
-        ``None`` for an object that is neither a module nor a program, and cannot be called.
+    Compiled modules inside of it are replaced, in place, by those that were compiled. ``None`` for an object that is neither a
+    module nor a program, and cannot be called.
     """
     original = uncompiled(value)
     compiled = [] if original is value else ["the model"]
@@ -112,8 +104,7 @@ def _undo_compilation(model: torch.nn.Module) -> Iterator[str]:
 class Values(torch.nn.Module):
     """Values in containers. The tensors among them are buffers and the modules submodules, so that they are weights of a model.
 
-    Args:
-        values: the values. What is in objects that PyTorch cannot flatten stays there.
+    What is in objects that PyTorch cannot flatten stays there.
     """
 
     def __init__(self, values: Any) -> None:
@@ -140,10 +131,9 @@ class _Name(str):
 
 
 class FunctionModel(torch.nn.Module):
-    """A function as a module with the parameters of the function.
+    """A function as a module with its parameters.
 
-    Its weights are the modules and tensors that the function is bound to as a method or a partial, and the modules in the
-    variables around it.
+    Its weights are the modules and tensors that it is bound to, and the modules in the variables around it.
     """
 
     def __init__(self, function: Callable[..., Any], args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
@@ -165,10 +155,7 @@ class FunctionModel(torch.nn.Module):
 
 
 class ProgramModel(torch.nn.Module):
-    """An ``ExportedProgram`` as a module. The module of the program runs, and exporters get the program.
-
-    Both have the same weights, in copies, too.
-    """
+    """An ``ExportedProgram`` as a module, which runs; exporters get the program. Both have the same weights, in copies, too."""
 
     def __init__(self, program: torch.export.ExportedProgram, module: torch.nn.Module) -> None:
         super().__init__()
@@ -193,11 +180,7 @@ Kind = TypeVar("Kind", bound=torch.nn.Module)
 
 
 def with_parameters(kind: type[Kind], parameters: Sequence[inspect.Parameter], name: str = "") -> type[Kind]:
-    """A class whose forward has these parameters: its signature tells them to exporters, and to our checks of names.
-
-    Args:
-        name: what messages call it; by default like the class that it is derived from.
-    """
+    """A class whose forward has these parameters: its signature tells them to exporters, and to our checks of names."""
 
     def forward(self: Kind, *args: Any, **kwargs: Any) -> Any:
         return kind.forward(self, *args, **kwargs)
@@ -237,9 +220,7 @@ def _parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
 def unlisted(model: torch.nn.Module) -> Exception | None:
     """Why a model cannot list its modules, parameters and buffers by name; ``None`` if it can."""
     try:
-        for listing in (model.modules(), model.parameters(), model.buffers()):  # torch makes these of the named ones
-            for _ in listing:
-                pass
+        _ = [*model.modules(), *model.parameters(), *model.buffers()]  # torch makes these of the named ones
     except Exception as error:  # a class can replace these methods, and modules can be nested more deeply than Python allows
         return error
     return None
@@ -259,12 +240,6 @@ def signature_of(model: torch.nn.Module) -> inspect.Signature | None:
 def is_exportable(model: object) -> bool:
     """Whether it is a ``torch.onnx.ExportableModule``, which has its own example, names and dynamic axes (from torch 2.12)."""
     return isinstance(model, getattr(torch.onnx, "ExportableModule", ()))
-
-
-def own_example(model: Any) -> tuple[torch.nn.Module, Any, dict[str, Any]]:
-    """Such a model, with the ``args`` and ``kwargs`` of its own example."""
-    args, kwargs = model.example_arguments()
-    return model, args, kwargs or {}
 
 
 def own_keywords(model: Any) -> Mapping[str, Any]:
@@ -363,27 +338,17 @@ def replace_weight(weight: torch.Tensor, values: torch.Tensor) -> None:
 # --- how it runs ------------------------------------------------------------------------------------------------------
 
 
-def set_training(model: torch.nn.Module, is_training: bool) -> list[str]:
-    """Set the mode of all its modules: training or inference.
-
-    Returns:
-        The names of those whose mode cannot be set, such as frozen scripts and exported programs.
-    """
-    return [*_without_modes(model, is_training, "")]
-
-
-def _without_modes(module: torch.nn.Module, is_training: bool, name: str) -> Iterator[str]:
+def set_training(model: torch.nn.Module, is_training: bool, name: str = "") -> list[str]:
+    """Set the mode of all modules, and return the names of those that have a fixed one, such as scripts and programs."""
     try:
-        module.train(is_training)
+        model.train(is_training)
     except Exception:  # that of this module, or of one inside of it, which leaves others in the wrong mode
-        of_children = [
-            each
-            for key, child in module.named_children()
-            for each in _without_modes(child, is_training, f"{name}.{key}".lstrip("."))
-        ]
-        yield from of_children or [name]
+        children = [(f"{name}.{key}".lstrip("."), child) for key, child in model.named_children()]
+        fixed = [each for key, child in children for each in set_training(child, is_training, key)]
         with contextlib.suppress(Exception):  # exporters ask for it
-            module.training = is_training
+            model.training = is_training
+        return fixed or [name]
+    return []
 
 
 def is_training(model: torch.nn.Module) -> bool:
@@ -392,10 +357,7 @@ def is_training(model: torch.nn.Module) -> bool:
 
 
 def keep_modes(copied: torch.nn.Module, model: torch.nn.Module) -> None:
-    """Set each module of a copy to the mode of the same module in the model.
-
-    A class can build a module again to copy it, and a new module is in training mode.
-    """
+    """Set the modes of a copy to those of the model: a class can build a module again to copy it, in training mode."""
     for its_copy, module in zip(copied.modules(), model.modules(), strict=False):
         mode = getattr(module, "training", None)
         if mode is not None and getattr(its_copy, "training", mode) != mode:
@@ -408,10 +370,7 @@ def calls_hooks(model: torch.nn.Module) -> bool:
 
 
 def to_device(model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-    """The model with its weights on a device; it may be the same object.
-
-    The graph of a program names devices, too, so it is moved together with the weights.
-    """
+    """The model, perhaps the same object, with its weights on a device, and a program with the devices that its graph names."""
     if isinstance(model, ProgramModel) and any(weight.device != device for weight in weights_of(model)):
         program = move_to_device_pass(model.program, device)
         return type(model)(program, program.module())
@@ -443,11 +402,8 @@ def shares_weights(model: torch.nn.Module, other: torch.nn.Module) -> bool:
 def shared_memory(model: torch.nn.Module, inputs: Sequence[torch.Tensor], *, is_written: bool) -> dict[Any, Any]:
     """The memo for :func:`copy.deepcopy` with which a copy shares the memory of weights and inputs until it writes to them.
 
-    Most copies are only read, so this saves time, and the memory of a large model.
-
-    Args:
-        inputs: the tensors among the arguments of a call.
-        is_written: whether parameters, too, may be written to. Reading their memory counts as writing.
+    Most copies are only read, so this saves time, and the memory of a large model. Unless ``is_written``, nothing writes to
+    parameters; reading their memory counts as writing.
     """
     lazy = getattr(torch, "_lazy_clone", None)  # has no public name
     if lazy is None:

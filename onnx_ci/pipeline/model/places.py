@@ -25,10 +25,7 @@ def is_in_project(filename: str) -> bool:
 
 
 def project_file(filename: str) -> Path:
-    """The file of the project that an installed file is a copy of; other files as they are.
-
-    ``pip install .`` copies the modules of the project from its root or from ``src``, and Python imports the copies.
-    """
+    """The file of the project, in its root or ``src``, that ``pip install .`` has copied; other files as they are."""
     return _project_file(filename, working_directory())
 
 
@@ -52,11 +49,7 @@ def is_of_toolchain(filename: str) -> bool:
 
 
 def innermost(places: Iterable[tuple[str, int]]) -> SourceLine | None:
-    """The innermost line of the user's code, with that of a library that it leads to; if there is none, that of the library.
-
-    Args:
-        places: files and lines, the innermost first.
-    """
+    """Of places, innermost first, the first of the user's code, with that of a library that it leads to; else a library's."""
     of_library = None
     for filename, line in places:
         if is_of_toolchain(filename):
@@ -76,12 +69,7 @@ def _in_package(filename: str, line: int) -> str:
 
 def source_line(filename: str, line: int) -> SourceLine:
     """A line of any code, its file relative to the working directory if it is below it."""
-    return _source_line(filename, line, working_directory())
-
-
-@functools.cache
-def _source_line(filename: str, line: int, folder: Path) -> SourceLine:
-    path = _project_file(filename, folder)
+    path, folder = project_file(filename), working_directory()
     shown = path.relative_to(folder) if path.is_relative_to(folder) else path
     return SourceLine(file=shown.as_posix(), line=line, text=linecache.getline(filename, line).strip())
 

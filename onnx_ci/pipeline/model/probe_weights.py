@@ -3,16 +3,14 @@
 A newly initialized BatchNorm is almost the identity, a gate is one half everywhere, a head may be zero: whole layers could
 be wrong without changing the output. Probe weights replace such constants by random values. They scale matrices and shift
 biases so that activations are near one and their means near zero (layer-sequential unit variance: Mishkin and Matas, 2016;
-data-dependent initialization: Salimans and Kingma, 2016). Other weights keep their random values.
-
-A cell without trained weights is exported with probe weights. If the values of the file are wrong, it is exported with the
-model's own weights, too, and a note says which of the two files is wrong. The user's model is never touched: cells work on
-copies. A file that is kept has the model's own weights and is judged with them.
+data-dependent initialization: Salimans and Kingma, 2016). Other weights keep their random values. If a file with them is wrong,
+the model is exported with its own, too. A file that is kept has the model's own weights and is judged with them.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,17 +25,14 @@ _SCALED = (nn.Linear, nn.modules.conv._ConvNd)  # the base of all convolutions h
 
 FARTHEST_MEAN = 2.0
 """How far from zero the outputs of a linear module may be on average. With a bias, half as far."""
-
 TINY = 1 / 16
-"""The share of their usual size below which random weights are scaled up. The usual size of a matrix keeps outputs as large as
-inputs."""
+"""The share of their usual size, with which outputs are as large as inputs, below which random weights are scaled up."""
 
 
 def with_probe_weights(call: Call) -> Call | None:
     """Give ``call``'s model probe weights, in place. Ties, signs, other buffers and non-floating types are kept.
 
-    Returns:
-        ``call``, or ``None`` if the model fails on its example with these weights; ``call`` must not be used then.
+    ``None`` if the model fails on its example with these weights; ``call`` must not be used then.
     """
     with torch.no_grad():
         _draw_weights(call.model)
@@ -80,9 +75,9 @@ def _draw_weights(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):  # the base of all of them has no public name
             if module.running_mean is not None:
-                module.running_mean.copy_(_normal(module.running_mean, generator) * 0.3)
+                module.running_mean.copy_(_sample(torch.randn, module.running_mean, generator) * 0.3)
             if module.running_var is not None:
-                module.running_var.copy_(_uniform(module.running_var, generator) * 1.5 + 0.5)
+                module.running_var.copy_(_sample(torch.rand, module.running_var, generator) * 1.5 + 0.5)
         for parameter in module.parameters(recurse=False):
             if id(parameter) in drawn or unlike_others(parameter) is not None:
                 continue
@@ -103,11 +98,11 @@ def _draw(parameter: nn.Parameter, generator: torch.Generator) -> None:
         if 0 < size < TINY * usual:
             parameter.mul_(_power_of_two(usual / size))
     elif constant == 0:
-        parameter.copy_(_normal(parameter, generator) * usual)
+        parameter.copy_(_sample(torch.randn, parameter, generator) * usual)
     else:
         # A scale keeps its sign; one that starts near zero (LayerScale) would hide its branch.
         size = constant if abs(constant) >= 0.1 else math.copysign(1.0, constant)
-        parameter.copy_((_uniform(parameter, generator) + 0.5) * size)
+        parameter.copy_((_sample(torch.rand, parameter, generator) + 0.5) * size)
 
 
 def _size_of(tensor: torch.Tensor) -> float:
@@ -120,12 +115,8 @@ def _power_of_two(factor: float) -> float:
     return 2.0 ** round(math.log2(factor))
 
 
-def _normal(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return torch.randn(like.shape, generator=generator).to(like.device, like.dtype)
-
-
-def _uniform(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return torch.rand(like.shape, generator=generator).to(like.device, like.dtype)
+def _sample(draw: Callable[..., torch.Tensor], like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return draw(like.shape, generator=generator).to(like.device, like.dtype)
 
 
 def _normalize(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor) -> torch.Tensor:

@@ -64,11 +64,7 @@ def force_eager() -> Iterator[None]:
 
 
 def flatten_outputs(result: Any) -> Outputs:
-    """Copies of the tensors that a model returned, in the order of the graph's outputs.
-
-    Raises:
-        PrepareError: one of them is of another kind than files have, such as a sparse tensor.
-    """
+    """Copies of the tensors that a model returned, in the order of the graph's outputs, if all are plain."""
     tensors = [(path, leaf) for path, leaf in named_leaves(result) if isinstance(leaf, torch.Tensor)]
     for path, tensor in tensors:
         if reason := unlike_others(tensor):
@@ -79,11 +75,7 @@ def flatten_outputs(result: Any) -> Outputs:
 
 
 def run_tree(call: Call, *, seed: int = 0) -> Any:
-    """Run the model under ``seed`` and return its result unchanged.
-
-    Raises:
-        PrepareError: the model raises. An out-of-memory error of a GPU is raised unchanged.
-    """
+    """Run the model under ``seed``. What it raises becomes a :class:`PrepareError`, unless a GPU has run out of memory."""
     try:
         with no_forks_leave(), torch.no_grad(), seeded(seed):
             return call.model(*call.args, **call.kwargs)

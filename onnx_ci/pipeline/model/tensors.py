@@ -52,8 +52,7 @@ def is_all_finite(tensor: torch.Tensor) -> bool:
 
 
 BLOCK = 2**16
-"""How many elements a block has. What is computed of one stays in the processor's cache, and takes no new pages of memory,
-which cost more than computing."""
+"""How many elements a block has. What is computed of one stays in the processor's cache, and takes no new pages of memory."""
 
 
 def blocks(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[tuple[int, ...], Sequence[torch.Tensor]]]:
@@ -115,11 +114,7 @@ def as_array(tensor: torch.Tensor) -> Any:
 
 
 def in_declared_type(tensor: torch.Tensor, element_type: int) -> torch.Tensor:
-    """``tensor`` in the floating type that a file declares for it. Any other pair of types leaves it as it is.
-
-    Args:
-        element_type: ONNX's number of the declared type.
-    """
+    """``tensor`` in the floating type with ONNX's number in a file. Any other pair of types leaves it as it is."""
     try:
         dtype = to_torch_dtype(DataType(element_type))
     except (TypeError, ValueError):  # a type that torch does not have, or a number that is not a type

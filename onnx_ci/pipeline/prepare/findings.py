@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,8 +27,7 @@ from onnx_ci.pipeline.model.containers import name_of, named_leaves
 from onnx_ci.pipeline.model.module import unlike_others
 from onnx_ci.pipeline.model.tensors import Outputs, dtype_name, has_noise, largest_value
 from onnx_ci.pipeline.prepare.observability import Observability
-from onnx_ci.pipeline.prepare.state_lines import lines_that_draw
-from onnx_ci.pipeline.prepare.written_sizes import WrittenSize
+from onnx_ci.pipeline.prepare.side_effects import lines_that_draw
 from onnx_ci.pipeline.trace.recorder import MOST_EVENTS
 from onnx_ci.pipeline.trace.trace import Trace, UnseenRead
 from onnx_ci.results.records import Finding, Severity, SourceLine
@@ -41,11 +38,7 @@ _CHOOSE_OUTPUTS = "To choose among what the model returns, wrap it: onnx_ci.adap
 
 
 def check_outputs(result: Any, tensors: Outputs, recipe: Recipe) -> None:
-    """Check that a model's outputs can be exported and have the declared names.
-
-    Raises:
-        PrepareError: they cannot; the error carries the finding.
-    """
+    """Raise a :class:`PrepareError` unless a model's outputs can be exported and have the declared names."""
     if not tensors:
         message = f"the model returns no tensor: its output is of the class {type(result).__name__}"
         raise recipe_error(message, f"Return at least one tensor from forward. {_CHOOSE_OUTPUTS}")
@@ -57,15 +50,13 @@ def check_outputs(result: Any, tensors: Outputs, recipe: Recipe) -> None:
 
 
 def check_parameters(call: Call, outputs: Outputs) -> None:
-    """Check that no parameter makes outputs NaN: nothing that a file computes there could be verified.
+    """Raise a :class:`PrepareError` if a parameter makes outputs NaN: nothing that a file computes there could be verified."""
 
-    Raises:
-        PrepareError: a parameter has NaN, and so has an output. The error carries the finding.
-    """
-    if not any(map(_has_nan, outputs)):
-        return
-    for name, weight in call.model.named_parameters():
-        if unlike_others(weight) is None and _has_nan(weight):
+    def has_nan(tensor: torch.Tensor) -> bool:
+        return has_noise(tensor) and bool(tensor.isnan().any())
+
+    for name, weight in call.model.named_parameters() if any(map(has_nan, outputs)) else ():
+        if unlike_others(weight) is None and has_nan(weight):
             raise recipe_error(
                 f"the weight {name!r} is NaN in {int(weight.isnan().sum())} of {count(weight.numel(), 'value')}, and the model "
                 "returns NaN on its example",
@@ -73,32 +64,27 @@ def check_parameters(call: Call, outputs: Outputs) -> None:
             )
 
 
-def _has_nan(tensor: torch.Tensor) -> bool:
-    return has_noise(tensor) and bool(tensor.isnan().any())
-
-
 # --- the call ---------------------------------------------------------------------------------------------------------
 
 
-def call_findings(call: Call, result: Any, recipe: Recipe) -> Iterator[Finding]:
-    """Findings about a model, its arguments and what it returns."""
+def of_call(call: Call, result: Any, recipe: Recipe, *, tells_loading: bool) -> Iterator[Finding]:
+    """Findings about a model, its arguments and what it returns, with a note if it loads weights and that is asked for."""
+    if call.loaded_with and tells_loading:
+        message = f"the recipe loads weights ({listed(call.loaded_with)}), so the model is exported with these"
+        yield finding("loaded-weights", message)
     for remark in call.remarks:
         yield finding("model-kind", remark)
     if call.global_changes.descriptions:
         changed = ", ".join(call.global_changes.descriptions)
         yield finding("global-state", f"building the model changes {changed} and does not restore it")
     yield from _baked_arguments(call)
-    yield from _unsupported_outputs(result)
+    for path, leaf in named_leaves(result):
+        if leaf is not None and not isinstance(leaf, torch.Tensor):
+            message = f"the model returns a {type(leaf).__name__} at {name_of(path)}, which an ONNX output cannot hold"
+            yield finding("output-mismatch", message, remedy=f"Return tensors only. {_CHOOSE_OUTPUTS}")
     yield from _misordered_names(call, result, recipe)
     if (extra := extra_names(call, recipe.input_names)) is not None:
         yield extra
-
-
-def loaded_weights_findings(call: Call) -> Iterator[Finding]:
-    """A note that the recipe's function loads weights."""
-    if call.loaded_with:
-        message = f"the recipe loads weights ({listed(call.loaded_with)}), so the model is exported with these"
-        yield finding("loaded-weights", message)
 
 
 def _baked_arguments(call: Call) -> Iterator[Finding]:
@@ -106,23 +92,15 @@ def _baked_arguments(call: Call) -> Iterator[Finding]:
 
     Booleans and ``None`` are options of the model; numbers and strings are data, which the file no longer accepts.
     """
+    wrapper = wrapper_without_constants(call)
+    remedy = None if wrapper is None else f"Pass a tensor, or fix the value: {wrapper}."
     for path, leaf in named_leaves(bound_arguments(call)):
         if isinstance(leaf, (str, int, float)) and not isinstance(leaf, bool):
             fate = "becomes a constant of the file"
             if not isinstance(leaf, str):
                 fate += " or, with TorchScript, an undeclared input"
             message = f"the argument {name_of(path)} is the {type(leaf).__name__} {leaf!r}, which {fate}"
-            wrapper = wrapper_without_constants(call)
-            remedy = None if wrapper is None else f"Pass a tensor, or fix the value: {wrapper}."
             yield finding("baked-argument", message, remedy=remedy)
-
-
-def _unsupported_outputs(result: Any) -> Iterator[Finding]:
-    """Outputs that ONNX cannot represent: numbers, strings and other objects."""
-    for path, leaf in named_leaves(result):
-        if leaf is not None and not isinstance(leaf, torch.Tensor):
-            message = f"the model returns a {type(leaf).__name__} at {name_of(path)}, which an ONNX output cannot hold"
-            yield finding("output-mismatch", message, remedy=f"Return tensors only. {_CHOOSE_OUTPUTS}")
 
 
 def _misordered_names(call: Call, result: Any, recipe: Recipe) -> Iterator[Finding]:
@@ -144,28 +122,27 @@ def _misordered_names(call: Call, result: Any, recipe: Recipe) -> Iterator[Findi
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
+Written = Callable[[Finding, str], Finding]
+"""Adds to a finding about an axis, by its name, which numbers in the model should be its size."""
 
-Written = Callable[[str], tuple[WrittenSize, ...]]
-"""From the name of an axis to the numbers in the model that should be its size."""
 
-
-def output_size_findings(
+def of_output_sizes(
     recipe: Recipe, resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes, written: Written
 ) -> Iterator[Finding]:
     """Findings about the declared axes of outputs, but for those of which no other size was tested."""
     untested = {name for name, _ in resized.untested(probes, axes.inputs)}
     yield from (each for label, each in _constant_axes(recipe, probes, axes, written) if label not in untested)
-    yield from _wrong_expressions(recipe, probes, axes)
+    for probe in probes:
+        for wrong in axes.wrong_outputs(recipe.output_names, probe.inputs, probe.reference.own):
+            remedy = "Correct the expression, or give the axis its own name."
+            yield finding("name-mismatch", f"{wrong} on {probe.name!r}", remedy=remedy)
+            return
 
 
 def untested_axes(
     resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes, rejections: Mapping[str, str], written: Written
 ) -> Iterator[Finding]:
-    """Axes of inputs that are declared dynamic but have the same size on every input.
-
-    Args:
-        rejections: what the model raised on other inputs, by their names.
-    """
+    """Axes of inputs that are declared dynamic but have the same size on every input; ``rejections`` says why, by its name."""
     for label, sizes in resized.untested(probes, axes.inputs):
         if label in axes.automatic:
             continue
@@ -179,21 +156,7 @@ def untested_axes(
             "by that, such as 'past + 1'. If the model accepts no other size, do not declare the axis dynamic."
         )
         untested = finding("vacuous", message, remedy=remedy, details={"dynamic_axis": label})
-        yield _with_written(untested, written(label), label)
-
-
-def _with_written(finding: Finding, sizes: Sequence[WrittenSize], label: str) -> Finding:
-    """A finding about an axis; if the model has a number in place of its size, with the line and what to write there."""
-    if not sizes:
-        return finding
-    changes = []
-    for each in sizes:
-        number = "" if re.search(rf"\b{each.number}\b", each.source.text) else "what is "
-        place = "there" if each.function.startswith("__") else f"in {each.function}()"
-        line = "" if each.source == sizes[0].source else f" at {each.source}"
-        changes.append(f"{each.instead or f'the size of {label!r}'} instead of {number}{each.number} {place}{line}")
-    remedy = f"Write {listed(changes)}."
-    return replace(finding, source=sizes[0].source, remedy=remedy)
+        yield written(untested, label)
 
 
 def undeclared_relations(resized: ResizedProbes, axes: DeclaredAxes) -> Iterator[Finding]:
@@ -220,23 +183,10 @@ def undeclared_relations(resized: ResizedProbes, axes: DeclaredAxes) -> Iterator
         yield finding("size-relation", message, remedy=remedy)
 
 
-def _wrong_expressions(recipe: Recipe, probes: Sequence[Probe], axes: DeclaredAxes) -> Iterator[Finding]:
-    """Expressions that are declared for axes of outputs, and that are not their sizes on some input."""
-    for probe in probes:
-        wrong = next(axes.wrong_outputs(recipe.output_names, probe.inputs, probe.reference.own), None)
-        if wrong is not None:
-            remedy = "Correct the expression, or give the axis its own name."
-            yield finding("name-mismatch", f"{wrong} on {probe.name!r}", remedy=remedy)
-            return
-
-
 def _constant_axes(
     recipe: Recipe, probes: Sequence[Probe], axes: DeclaredAxes, written: Written
 ) -> Iterator[tuple[str, Finding]]:
-    """Axes of outputs that are declared dynamic but have the same size on every input on which a wrong one is an error.
-
-    Each is a finding with the declared name of the axis.
-    """
+    """Axes of outputs, by declared names, that have one size on every input on which a wrong one is an error."""
     legal = [probe for probe in probes if probe.legality is InputStatus.LEGAL]
     for position, name in enumerate(recipe.output_names[: len(probes[0].reference.own)]):
         shapes = [probe.reference.own[position].shape for probe in legal]
@@ -255,23 +205,19 @@ def _constant_axes(
                     remedy = f"Leave axis {axis} out of dynamic_axes[{name!r}]: its size does not follow that of {label!r}"
                     remedy += "".join(f", but that of axis {other} does" for other in itertools.islice(follows, 1)) + "."
                 constant = finding("vacuous", message, remedy=remedy, output=name, details={"axis": axis})
-                yield label, _with_written(constant, written(label), label)
+                yield label, written(constant, label)
 
 
 # --- the trace --------------------------------------------------------------------------------------------------------
 
 
 def not_recorded(trace: Trace) -> Iterator[Finding]:
-    """A note if what the model does is recorded in part only."""
-    if trace.is_complete:
-        return
-    what = f"all but its first {len(trace.events):,} calls" if len(trace.events) >= MOST_EVENTS else "calls on unusual tensors"
-    message = f"what the model does was not recorded as a whole: branches and indices in {what} are not looked for"
-    yield finding("untaken-branch", message, severity=Severity.NOTE, remedy="No action is needed if there are none.")
-
-
-def unseen_reads(trace: Trace) -> Iterator[Finding]:
-    """A note for each line that reads numbers of the inputs in a way that hides what it decides by them."""
+    """Notes if a trace has not all that the model does, and for each line that hides what it decides by numbers of inputs."""
+    if not trace.is_complete:
+        has_room = len(trace.events) < MOST_EVENTS
+        what = "calls on unusual tensors" if has_room else f"all but its first {len(trace.events):,} calls"
+        message = f"what the model does was not recorded as a whole: branches and indices in {what} are not looked for"
+        yield finding("untaken-branch", message, severity=Severity.NOTE, remedy="No action is needed if there are none.")
     of_inputs = trace.from_inputs
     lines = dict[SourceLine, str]()
     for read in trace.of_kind(UnseenRead):
@@ -286,7 +232,6 @@ def unseen_reads(trace: Trace) -> Iterator[Finding]:
 
 # --- precision --------------------------------------------------------------------------------------------------------
 
-
 _ROUNDED = (
     "If that is rounding, give rtol or atol, or an example on which it is less{}. If forward does something else in float64, "
     "let it do the same."
@@ -298,13 +243,9 @@ _DRAWN = "The line draws random numbers, and draws different ones in float64 and
 def noisy_outputs(limit: DriftLimit, probes: Sequence[Probe], trace: Trace, *, repeats: bool) -> Iterator[Finding]:
     """Outputs whose noise affects more than half of their digits: almost any file would pass a comparison by drift.
 
-    A model that seeds itself returns the same on each run, but torch draws other numbers in float64.
-    Of the probes, only given inputs and the steps of sequences are checked, over which rounding errors can grow. Others that
-    are too noisy prove nothing, which is said where files are compared.
-
-    Args:
-        trace: a run on the example.
-        repeats: whether the model returns the same on each run.
+    A model that seeds itself repeats its numbers on each run, but torch draws other ones in float64. Of the probes, only given
+    inputs and the steps of sequences are checked, over which rounding errors can grow. Others that are too noisy prove nothing,
+    which is said where files are compared.
     """
     if limit.has_tolerance:
         return
@@ -357,7 +298,7 @@ def observability_unknown() -> Finding:
     return finding("vacuous", message, severity=Severity.NOTE, remedy=remedy)
 
 
-def observability_findings(observability: Observability) -> Iterator[Finding]:
+def of_observability(observability: Observability) -> Iterator[Finding]:
     """Modules in which an error would go unnoticed; an error if that is true of all of them."""
     hidden, visible = observability.hidden, observability.visible
     if not hidden:

@@ -6,6 +6,7 @@ An error in a module whose activation × gradient is within the tolerance of the
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -53,11 +54,9 @@ class Observability:
 
     def with_visible(self, names: Collection[str]) -> Observability:
         """The same, except that these modules are visible, too."""
-        still = {field: tuple(name for name in getattr(self, field) if name not in names) for field in _HIDDEN}
+        fields = ("hidden", "without_gradient", "flat")
+        still = {field: tuple(name for name in getattr(self, field) if name not in names) for field in fields}
         return Observability(visible=(*self.visible, *(name for name in self.hidden if name in names)), **still)
-
-
-_HIDDEN = ("hidden", "without_gradient", "flat")
 
 
 class NoGradientsError(Exception):
@@ -65,39 +64,28 @@ class NoGradientsError(Exception):
 
 
 def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Observability | None:
-    """Measure the observability of ``call``.
+    """Measure the observability of ``call``, which must not be used afterwards: effects below noise × limit are hidden.
 
-    Args:
-        call: a call of a model; it must not be used afterwards.
-        noise: for each output, the noise of the comparison.
-        limits: for each output, the largest drift that passes: effects below ``noise × limit`` are hidden.
-
-    Returns:
-        ``None`` without gradients: no floating output, or a model that cannot be differentiated.
-
-    Raises:
-        NoGradientsError: this process cannot compute gradients.
+    ``None`` without gradients: no floating output, or a model that cannot be differentiated. A :class:`NoGradientsError` says
+    that this process cannot compute any.
     """
     taps: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
 
-    def hook_of(name: str) -> Any:
-        def hook(_module: torch.nn.Module, _args: object, output: Any) -> Any:
-            def tap(tensor: torch.Tensor) -> torch.Tensor:
-                if unlike_others(tensor) is not None or not tensor.is_floating_point() or not tensor.numel():
-                    return tensor
-                # The added zero receives the output's gradient, even if the output is changed in place later.
-                zero = torch.zeros_like(tensor, requires_grad=True)
-                taps.setdefault(name, []).append((zero, tensor.detach().clone()))
-                return tensor + zero
+    def hook(name: str, _module: torch.nn.Module, _args: object, output: Any) -> Any:
+        def tap(tensor: torch.Tensor) -> torch.Tensor:
+            if unlike_others(tensor) is not None or not tensor.is_floating_point() or not tensor.numel():
+                return tensor
+            # The added zero receives the output's gradient, even if the output is changed in place later.
+            zero = torch.zeros_like(tensor, requires_grad=True)
+            taps.setdefault(name, []).append((zero, tensor.detach().clone()))
+            return tensor + zero
 
-            return pytree.tree_map_only(torch.Tensor, tap, output)
-
-        return hook
+        return pytree.tree_map_only(torch.Tensor, tap, output)
 
     names = {name: module for name, module in call.model.named_modules() if not any(True for _ in module.children())}
     if not calls_hooks(call.model):
         return None
-    hooks = [module.register_forward_hook(hook_of(name or WHOLE)) for name, module in names.items()]
+    hooks = [module.register_forward_hook(functools.partial(hook, name or WHOLE)) for name, module in names.items()]
     try:
         with torch.enable_grad(), seeded(0), force_eager(), _gradients_of_recurrent_layers(call.model):
             outputs = tensors_in(call.model(*call.args, **call.kwargs))
@@ -118,24 +106,20 @@ def observe(call: Call, noise: Sequence[float], limits: Sequence[float]) -> Obse
             raise NoGradientsError(str(error)) from None
         return None
     finally:
-        for hook in hooks:
-            hook.remove()
-    visible: list[str] = []
-    hidden: list[str] = []
-    without_gradient: list[str] = []
-    flat: list[str] = []
+        for handle in hooks:
+            handle.remove()
+    kinds: dict[str, list[str]] = {"visible": [], "hidden": [], "without_gradient": [], "flat": []}
     for name, pairs in tapped.items():
         effects = [
             activation * gradient for (_, activation), gradient in zip(pairs, gradients, strict=False) if gradient is not None
         ]
         if not effects:
-            without_gradient.append(name)
+            kinds["without_gradient"].append(name)
         if not any(effect.any() for effect in effects):
-            flat.append(name)
+            kinds["flat"].append(name)
         sizes = (torch.linalg.vector_norm(effect.nan_to_num_(0.0, 0.0, 0.0), dtype=torch.float64) for effect in effects)
-        (visible if any(size > 1 for size in sizes) else hidden).append(name)
-    names_of = {"visible": visible, "hidden": hidden, "without_gradient": without_gradient, "flat": flat}
-    return Observability(**{kind: tuple(of_kind) for kind, of_kind in names_of.items()})
+        kinds["visible" if any(size > 1 for size in sizes) else "hidden"].append(name)
+    return Observability(**{kind: tuple(of_kind) for kind, of_kind in kinds.items()})
 
 
 _MOVE, _MOVES = 1 / 8, 4
@@ -144,13 +128,7 @@ near them, and few leave what a clamp or a ReLU cuts off."""
 
 
 def seen_in_steps(fresh: Callable[[], Call], names: Sequence[str], outputs: Outputs, allowed: Sequence[float]) -> Sequence[str]:
-    """Those modules of a model whose outputs, moved by a share of their spread, move an output of the model.
-
-    Args:
-        names: the modules.
-        outputs: what the model returns.
-        allowed: how far each floating output may move unnoticed.
-    """
+    """Those modules whose outputs, moved by a share of their spread, move an output of the model by more than allowed."""
 
     def are_seen(some: Sequence[str], seed: int) -> bool:
         call, generator = fresh(), torch.Generator().manual_seed(seed)
@@ -177,11 +155,7 @@ def seen_in_steps(fresh: Callable[[], Call], names: Sequence[str], outputs: Outp
 
 
 def affect_outputs(call: Call, names: Collection[str], outputs: Outputs) -> bool:
-    """Whether the model's outputs depend in any way on what some of its modules return, or it cannot be told.
-
-    Args:
-        call: a call of a model; it must not be used afterwards.
-    """
+    """Whether the outputs of ``call``, not to be used afterwards, depend on what some modules return, or it cannot be told."""
     replaced: list[torch.Tensor] = []
 
     def changed(tensor: torch.Tensor) -> torch.Tensor:

@@ -29,7 +29,7 @@ from onnx_ci.pipeline.inputs.call_probes import call_probes
 from onnx_ci.pipeline.inputs.decisions import observed
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, ModelProber, Probe, Probes, RandomProber
 from onnx_ci.pipeline.inputs.sequences import Sequences
-from onnx_ci.pipeline.inputs.special_values import Variation, constants_of, variations
+from onnx_ci.pipeline.inputs.special_values import constants_of, variations
 from onnx_ci.pipeline.model.build import build, completed, with_names
 from onnx_ci.pipeline.model.call import (
     Call,
@@ -39,7 +39,6 @@ from onnx_ci.pipeline.model.call import (
     names_in_model,
     recipe_error,
     with_inputs,
-    with_own_inputs,
 )
 from onnx_ci.pipeline.model.containers import containers_in, name_of, named_leaves
 from onnx_ci.pipeline.model.copies import Copies, copied_call, is_large
@@ -51,22 +50,7 @@ from onnx_ci.pipeline.model.recipe_model import CallSignature, RecipeModel
 from onnx_ci.pipeline.model.running import flatten_outputs, run, run_tree
 from onnx_ci.pipeline.model.tensor_sketch import sketch
 from onnx_ci.pipeline.model.tensors import Outputs, as_array, as_tensor, dtype_name, has_noise, on_cpu, same_shapes
-from onnx_ci.pipeline.prepare.findings import (
-    call_findings,
-    check_outputs,
-    check_parameters,
-    loaded_weights_findings,
-    noisy_outputs,
-    not_recorded,
-    not_watchable,
-    observability_findings,
-    observability_unknown,
-    output_size_findings,
-    undeclared_relations,
-    unseen_reads,
-    untested_axes,
-    without_float64,
-)
+from onnx_ci.pipeline.prepare import findings
 from onnx_ci.pipeline.prepare.observability import NoGradientsError, Observability, affect_outputs, observe, seen_in_steps
 from onnx_ci.pipeline.prepare.side_effects import (
     SideEffects,
@@ -96,8 +80,7 @@ class Weights(enum.Enum):
     OWN = "own"
     """Those that the recipe's function gives it."""
     PROBE = "probe"
-    """Weights that reveal errors: see :mod:`onnx_ci.pipeline.model.probe_weights`. A model that fails on its example with them
-    keeps its own."""
+    """Weights that reveal errors (``model.probe_weights``). A model that fails on its example with them keeps its own."""
     PROBE_UNLESS_LOADED = "probe unless loaded"
     """Its own if the recipe's function loads weights, otherwise probe weights."""
 
@@ -129,10 +112,8 @@ class Prepared:
 def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
     """Build the model of a cell's recipe on the cell's device and compute its references.
 
-    The result can be used for every exporter and opset of the same recipe, device and settings.
-
-    Raises:
-        PrepareError: the recipe cannot be used; the error carries the finding.
+    The result can be used for every exporter and opset of the same recipe, device and settings. A :class:`PrepareError` carries
+    a finding: the recipe cannot be used.
     """
     timings: dict[str, float] = {}
     builder = _Builder(task, weights)
@@ -143,14 +124,12 @@ def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
         first = _first_run(copies, tracer, task, timings)
         with timed("sketch", timings):
             weights_sketch = sketch(weights_of(copies.pristine.model))
-        effects = first.effects
-        probes, untaken_branches, of_inputs = _probes(copies, tracer, first, effects, task, timings, builder.exact_arithmetic)
+        probes, untaken_branches, of_inputs = _probes(copies, tracer, first, task, timings, builder)
         observability, of_observability = _observability(copies, copies.release(), probes.all, task, timings)
-    findings = (
-        *(loaded_weights_findings(copies.pristine) if weights is Weights.PROBE_UNLESS_LOADED else ()),
-        *call_findings(copies.pristine, first.result, task.recipe),
-        *(() if copies.is_watchable else [not_watchable()]),
-        *effects.findings,
+    all_findings = (
+        *findings.of_call(copies.pristine, first.result, task.recipe, tells_loading=weights is Weights.PROBE_UNLESS_LOADED),
+        *(() if copies.is_watchable else [findings.not_watchable()]),
+        *first.effects.findings,
         *of_inputs,
         *of_observability,
     )
@@ -160,8 +139,8 @@ def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
         pristine=copies.pristine,
         fresh=copies.fresh,
         has_probe_weights=builder.has_probe_weights,
-        exports_own_parameters=is_large(copies.pristine.model) and effects.can_share and not builder.is_on_gpu,
-        changed_by_running=tuple(effects.changed),
+        exports_own_parameters=is_large(copies.pristine.model) and first.effects.can_share and not builder.is_on_gpu,
+        changed_by_running=tuple(first.effects.changed),
         is_watchable=copies.is_watchable,
         weights_sketch=weights_sketch,
     )
@@ -169,32 +148,25 @@ def prepare(task: CellTask, weights: Weights = Weights.OWN) -> Prepared:
         model=model,
         probes=probes,
         untaken_branches=untaken_branches,
-        findings=findings,
+        findings=all_findings,
         observability=observability,
         timings=timings,
     )
 
 
 def describe_inputs(task: CellTask) -> tuple[InputDomain, ...]:
-    """What the inputs of a cell's recipe are, and which values they are given, without computing any reference.
-
-    Raises:
-        PrepareError: the recipe cannot be used; the error carries the finding.
-    """
+    """What the inputs of a cell's recipe are, and which values they are given, without computing any reference."""
     call = build(task.recipe, task.cell.device, task.weights)
     recipe = completed(task.recipe, call)
     tensors = input_tensors(call)
     named = with_names(recipe, call)
     names = _input_names(named, tensors)
-    result = run_tree(with_own_inputs(call), seed=recipe.seed)
+    result = run_tree(with_inputs(call), seed=recipe.seed)
     axes = declared_axes(named, call, tensors, flatten_outputs(result))
     example = on_cpu(tensors)
     tracer = Tracer(Copies(call, lambda: build(recipe, task.cell.device, task.weights)))
     uses = uses_of_inputs(tracer, tracer.trace(example), example)
     return InputDomains(recipe.domains, names, axes.labels, example, names_in_model(call), uses).described()
-
-
-# --- building ---------------------------------------------------------------------------------------------------------
 
 
 class _Builder:
@@ -211,11 +183,7 @@ class _Builder:
         return exact_arithmetic(tf32=self.uses_tf32, for_reference=self.is_on_gpu)
 
     def build(self) -> Call:
-        """The model and its arguments.
-
-        Raises:
-            PrepareError: the recipe cannot be used.
-        """
+        """The model and its arguments."""
         with self.exact_arithmetic():  # restores the modes that the recipe itself changes
             call = self._build()
             if self._weights is Weights.PROBE_UNLESS_LOADED:
@@ -248,9 +216,6 @@ def _built(builder: _Builder, timings: dict[str, float]) -> Copies:
     return Copies(pristine, builder.build, eps=TF32_EPS if builder.uses_tf32 else 0.0)
 
 
-# --- the first run ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class _FirstRun:
     """What is known of a model after one run on its example."""
@@ -265,19 +230,15 @@ class _FirstRun:
 
 
 def _first_run(copies: Copies, tracer: Tracer, task: CellTask, timings: dict[str, float]) -> _FirstRun:
-    """Run the model on its example, find out what that changes, and compute the reference.
-
-    Raises:
-        PrepareError: the model fails, or returns what cannot be exported.
-    """
+    """Run the model on its example, find out what that changes, and compute the reference."""
     recipe = task.recipe
     named = with_names(recipe, copies.pristine)
     tensors = input_tensors(copies.pristine)
     with timed("reference", timings):
         result = copies.first_run()
         outputs = flatten_outputs(result)
-        check_outputs(result, outputs, recipe)
-        check_parameters(copies.pristine, outputs)
+        findings.check_outputs(result, outputs, recipe)
+        findings.check_parameters(copies.pristine, outputs)
         axes = declared_axes(named, copies.pristine, tensors, outputs)
         cpu_outputs = None
         if task.cell.device != "cpu":
@@ -299,10 +260,19 @@ def _first_run(copies: Copies, tracer: Tracer, task: CellTask, timings: dict[str
         as_runtimes = functools.cache(functools.partial(with_runtime_rounding, copies, reference))
         refinements = () if recipe.nondeterministic else (as_runtimes,)
         example = Probe(name=EXAMPLE, inputs=on_cpu(tensors), reference=reference, refinements=refinements, is_given=True)
+    input_names = _input_names(named, tensors)
+    paths = [path for path, leaf in named_leaves(result) if isinstance(leaf, torch.Tensor)]
+    signature = CallSignature(
+        input_names=input_names,
+        axes=axes.labels,
+        dynamic_shapes=dynamic_shapes_tree(copies.pristine, input_names, axes),
+        outputs=tuple(containers_in(result)),
+        own_output_names=tuple(map(name_of, paths)) if paths[0] and isinstance(paths[0][0], str) else (),
+    )
     return _FirstRun(
         result=result,
         axes=axes,
-        signature=_signature(_input_names(named, tensors), copies.pristine, axes, result),
+        signature=signature,
         example=example,
         cpu_outputs=cpu_outputs,
         effects=effects,
@@ -313,41 +283,11 @@ def _input_names(recipe: Recipe, tensors: Sequence[torch.Tensor]) -> tuple[str |
     return tuple(name for _, name in itertools.zip_longest(tensors, recipe.input_names[: len(tensors)]))
 
 
-def _signature(input_names: tuple[str | None, ...], call: Call, axes: DeclaredAxes, result: Any) -> CallSignature:
-    paths = [path for path, leaf in named_leaves(result) if isinstance(leaf, torch.Tensor)]
-    return CallSignature(
-        input_names=input_names,
-        axes=axes.labels,
-        dynamic_shapes=dynamic_shapes_tree(call, input_names, axes),
-        outputs=tuple(containers_in(result)),
-        own_output_names=tuple(map(name_of, paths)) if paths[0] and isinstance(paths[0][0], str) else (),
-    )
-
-
-# --- other inputs -----------------------------------------------------------------------------------------------------
-
-
 def _probes(
-    copies: Copies,
-    tracer: Tracer,
-    first: _FirstRun,
-    effects: SideEffects,
-    task: CellTask,
-    timings: dict[str, float],
-    arithmetic: Callable[[], contextlib.AbstractContextManager[None]],
+    copies: Copies, tracer: Tracer, first: _FirstRun, task: CellTask, timings: dict[str, float], builder: _Builder
 ) -> tuple[Probes, tuple[UntakenBranch, ...], list[Finding]]:
-    """The example, given inputs, random and special values, other sizes, steps of sequences, and other sides of branches.
-
-    Args:
-        arithmetic: that of references, for what is run later.
-
-    Returns:
-        The probes, the branches of which none takes the other side, and what both show about the recipe.
-
-    Raises:
-        PrepareError: given inputs cannot be used.
-    """
-    recipe, axes = task.recipe, first.axes
+    """The probes, the branches of which none takes the other side, and what both show about the recipe."""
+    recipe, axes, effects = task.recipe, first.axes, first.effects
     with timed("probes", timings):
         prober = (RandomProber if recipe.nondeterministic else ModelProber)(copies, first.example)
         names = names_in_model(copies.pristine)
@@ -358,20 +298,16 @@ def _probes(
         sequences = Sequences(copies, recipe, first.example, axes, domains)
         finder = BranchFinder(tracer, observed(trace), prober, axes.inputs, sequences.following, domains)
         beginning = (prober.example, *_given_probes(task, prober, first.signature))
-        special: Sequence[Variation] = ()
-        if not task.is_quick:
-            special = [*variations(example, domains, constants_of(copies.pristine.model), uses)]
-        operators = sum(1 for _ in trace.of_kind(Operator))
-        can_use_rows = effects.can_share and not recipe.feedback and not finder.decides_by_values
+        special = () if task.is_quick else variations(example, domains, constants_of(copies.pristine.model), uses)
         of_call = call_probes(
             prober,
             axes.inputs,
             sequences.following,
             domains,
-            special,
+            [*special],
             is_quick=task.is_quick,
-            is_large=trace.elements > LARGE * operators,
-            can_use_rows=can_use_rows,
+            is_large=trace.elements > LARGE * sum(1 for _ in trace.of_kind(Operator)),
+            can_use_rows=effects.can_share and not recipe.feedback and not finder.decides_by_values,
         )
         probes = (*beginning, *of_call.probes)
         kept_sizes = [*find_kept_sizes(copies, tracer, of_call.resized.probes)] if effects.can_share else []
@@ -386,41 +322,35 @@ def _probes(
             branches = finder.find(probes, search="untaken-branch" not in task.allow)
             probes += branches.probes
     repeats = not any(each.rule == "nondeterministic" for each in effects.findings)
-    noisy = noisy_outputs(task.max_drift, probes, trace, repeats=repeats)
+    noisy = findings.noisy_outputs(task.max_drift, probes, trace, repeats=repeats)
     written = find_written_sizes(copies, recipe, axes, first.example, of_call.resized.tried)
-    findings = [
+    all_findings = [
         *kept_sizes,
         *of_steps,
-        *untested_axes(of_call.resized, probes, axes, prober.rejections, written),
-        *undeclared_relations(of_call.resized, axes),
-        *not_recorded(trace),
-        *unseen_reads(trace),
+        *findings.untested_axes(of_call.resized, probes, axes, prober.rejections, written),
+        *findings.undeclared_relations(of_call.resized, axes),
+        *findings.not_recorded(trace),
         *(as_of_ties(each, copies.fresh) for each in noisy),
-        *without_float64(probes),
-        *(() if task.is_quick else output_size_findings(recipe, of_call.resized, probes, axes, written)),
+        *findings.without_float64(probes),
+        *(() if task.is_quick else findings.of_output_sizes(recipe, of_call.resized, probes, axes, written)),
     ]
 
-    def one_kind_probes() -> tuple[Probe, ...]:
-        with arithmetic():
-            return (*beginning, *of_call.separated(), *branches.probes)
+    def one_kind_probes(separated: Callable[[], tuple[Probe, ...]]) -> tuple[Probe, ...]:
+        with builder.exact_arithmetic():
+            return (*beginning, *separated(), *branches.probes)
 
     all_probes = Probes(
         all=probes,
-        one_kind_probes=one_kind_probes if of_call.has_special_rows else None,
+        one_kind_probes=of_call.separated and functools.partial(one_kind_probes, of_call.separated),
         cpu_outputs=first.cpu_outputs,
         inputs=domains.described(),
         left_out=of_call.left_out,
     )
-    return all_probes, branches.untaken, findings
+    return all_probes, branches.untaken, all_findings
 
 
 def _given_probes(task: CellTask, prober: ModelProber, signature: CallSignature) -> Iterator[Probe]:
-    """The inputs in files that the recipe or the settings name.
-
-    Raises:
-        PrepareError: a file does not exist, cannot be read, or contains other arrays than the model's inputs; or the model
-            rejects them.
-    """
+    """The inputs in files that the recipe or the settings name; a :class:`PrepareError` says that they cannot be used."""
     expected = [
         ExpectedInput(
             name=name,
@@ -443,17 +373,10 @@ def _given_probes(task: CellTask, prober: ModelProber, signature: CallSignature)
 _FIX_INPUTS = "Fix the file, or the recipe's inputs or --inputs that name it."
 
 
-# --- observability ----------------------------------------------------------------------------------------------------
-
-
 def _observability(
     copies: Copies, shared: Call | None, probes: Sequence[Probe], task: CellTask, timings: dict[str, float]
 ) -> tuple[Observability | None, list[Finding]]:
-    """Which modules affect the outputs measurably, if that is asked for and can be measured, and findings about it.
-
-    Args:
-        shared: the copy that all runs shared, which is not used any more.
-    """
+    """Which modules affect the outputs measurably, if that is asked for and can be measured, and findings about it."""
     if task.is_quick or task.recipe.nondeterministic:
         return None, []
     example = probes[0]
@@ -464,7 +387,7 @@ def _observability(
         try:
             observability = observe(shared or copies.fresh(), example.reference.noise, limits)
         except NoGradientsError:
-            return None, [observability_unknown()]
+            return None, [findings.observability_unknown()]
         if not any(output.is_floating_point() for output in own):  # they have no gradients
             observability = _all_hidden(copies, probes)
         usual = (each for each in probes[1:] if each.legality is InputStatus.LEGAL and not (each.special or each.fed))
@@ -480,7 +403,7 @@ def _observability(
         may_affect = not observability.visible and not observability.has_gradients
         if may_affect and affect_outputs(copies.fresh(), observability.hidden, own):
             return None, []
-    return observability, [*observability_findings(observability)]
+    return observability, [*findings.of_observability(observability)]
 
 
 def _all_hidden(copies: Copies, probes: Sequence[Probe]) -> Observability | None:

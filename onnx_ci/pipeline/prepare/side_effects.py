@@ -1,4 +1,4 @@
-"""Whether running or exporting a model changes it, and whether its outputs are reproducible."""
+"""Whether running or exporting a model changes it, whether its outputs are reproducible, and which line is why."""
 
 from __future__ import annotations
 
@@ -12,18 +12,28 @@ import torch
 
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.inputs.random_values import random_like
-from onnx_ci.pipeline.model.call import Call, PrepareError, bound_arguments, with_inputs, with_own_inputs
+from onnx_ci.pipeline.model.call import Call, PrepareError, bound_arguments, with_inputs
 from onnx_ci.pipeline.model.containers import Path, name_of, named_leaves
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.module import numbers_of
 from onnx_ci.pipeline.model.operators import Intervention
 from onnx_ci.pipeline.model.running import flatten_outputs, force_eager, run
 from onnx_ci.pipeline.model.tensors import Outputs, blocks, has_noise, has_same_values, largest_value, same_shapes
-from onnx_ci.pipeline.prepare.state_lines import first_difference, lines_that_change_state, lines_that_draw
 from onnx_ci.pipeline.reference.perturbation import OtherTies
+from onnx_ci.pipeline.trace.received import numbers_in
 from onnx_ci.pipeline.trace.recorder import Tracer
-from onnx_ci.pipeline.trace.trace import Trace
-from onnx_ci.results.records import Finding, Severity
+from onnx_ci.pipeline.trace.trace import (
+    AttributeSet,
+    Decision,
+    Event,
+    FunctionCall,
+    NumberRead,
+    Operator,
+    Role,
+    Trace,
+    UnseenRead,
+)
+from onnx_ci.results.records import Finding, Severity, SourceLine
 from onnx_ci.results.rules import finding
 from onnx_ci.text import listed_shortly
 
@@ -33,11 +43,9 @@ OTHER_SEED = 1
 
 def describe_changes(model: torch.nn.Module, pristine: torch.nn.Module) -> list[str]:
     """Descriptions of what differs between a used model and an unused copy of it: parameters, buffers, modes."""
-    used_state, unused_state = dict(_state(model)), dict(_state(pristine))
-    changed = list(used_state.keys() ^ unused_state.keys())
-    common = used_state.keys() & unused_state.keys()
-    changed += [name for name in common if not _is_same(used_state[name], unused_state[name])]
-    changed.sort()
+    used, original = _state(model), _state(pristine)
+    changed = [name for name in used.keys() & original.keys() if not _is_same(used[name], original[name])]
+    changed = sorted([*changed, *(used.keys() ^ original.keys())])
     for (name, module), (_, unused) in zip(model.named_modules(), pristine.named_modules(), strict=False):
         modes = {getattr(each, "training", None) for each in (module, unused)}
         if len(modes) > 1 and None not in modes:  # a frozen script has no mode
@@ -54,12 +62,7 @@ def _is_same(used: torch.Tensor, unused: torch.Tensor) -> bool:
 
 
 def _overwrites(given: Sequence[tuple[Path, Any]], pristine: Call) -> Iterator[Finding]:
-    """A note if a run has written to the arguments.
-
-    Args:
-        given: the leaves of the arguments that the run got. To put other tensors into a cache is not to write to its tensors.
-        pristine: the call with unused arguments.
-    """
+    """A note if a run has written to its arguments. To put other tensors into a cache is not to write to its tensors."""
     overwritten = [
         repr(name_of(path))
         for (path, argument), (_, original) in zip(given, named_leaves(bound_arguments(pristine)), strict=True)
@@ -71,11 +74,9 @@ def _overwrites(given: Sequence[tuple[Path, Any]], pristine: Call) -> Iterator[F
         yield finding("impure-model", message, severity=Severity.NOTE, remedy=remedy)
 
 
-def _state(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, parameter in model.named_parameters():
-        yield f"the parameter {name!r}", parameter
-    for name, buffer in model.named_buffers():
-        yield f"the buffer {name!r}", buffer
+def _state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    parameters = {f"the parameter {name!r}": parameter for name, parameter in model.named_parameters()}
+    return parameters | {f"the buffer {name!r}": buffer for name, buffer in model.named_buffers()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,14 +103,10 @@ _NOT_DRAWN_BY_TORCH = (
 def find_side_effects(
     copies: Copies, tracer: Tracer, inputs: Sequence[torch.Tensor], own: Outputs, *, training: bool
 ) -> SideEffects:
-    """Run a fresh copy on other inputs, then on the example with another seed.
+    """Run a fresh copy on other inputs, then on the example with another seed: the first run has returned ``own`` for it.
 
     A model that returns the same then keeps nothing that matters, not even of its first input, and draws nothing, so two runs
     suffice; the last one is recorded. A model that overwrites its inputs but returns the same for the same values has no state.
-
-    Args:
-        inputs: the example.
-        own: what the first run returned for it.
     """
     others, copy = _other_inputs(copies, inputs), copies.used
     if others is not None:
@@ -118,7 +115,7 @@ def find_side_effects(
             run(with_inputs(copy, others))
         except PrepareError:
             others, copy = None, copies.used
-    again = with_own_inputs(copy)
+    again = with_inputs(copy)
     given = named_leaves(bound_arguments(again))
     trace, result = tracer.record(again, seed=OTHER_SEED)
     outputs = flatten_outputs(result) if trace.is_accepted else ()
@@ -126,12 +123,11 @@ def find_side_effects(
         return _explained(copies, tracer, own, others, training=training, is_recorded=trace.is_accepted)
     changed = describe_changes(again.model, copies.pristine.model)
     findings = [*_overwrites(given, copies.pristine)] if not changed else [_changed(changed)]
-    can_share, usable = others is not None and not changed, None if tracer.must_repeat else trace
     return SideEffects(
         findings=() if training else findings,
         changed=changed,
-        can_share=can_share,
-        trace=usable,
+        can_share=others is not None and not changed,
+        trace=None if tracer.must_repeat else trace,
         is_exact=_are_same(outputs, own),
     )
 
@@ -143,14 +139,14 @@ def _explained(
     again = run(copies.fresh(), seed=OTHER_SEED)
     if differ(again, own):
         message = "a fresh copy of the model returns different outputs"
-        first, other = (tracer.record(copies.fresh(), seed=seed)[0] for seed in (0, OTHER_SEED))
+        fresh = ((copies.fresh(), seed) for seed in (0, OTHER_SEED))
+        first, other = (tracer.record(call, seed=seed, keep=sums_of_constants)[0] for call, seed in fresh)
         drawn = next(iter(lines_that_draw(first)), None)
-        remedy = None if drawn is not None else _NOT_DRAWN_BY_TORCH
-        source = drawn or first_difference(first, other)
+        remedy, source = (None, drawn) if drawn else (_NOT_DRAWN_BY_TORCH, first_difference(first, other))
         details = {"other_sizes": not same_shapes(again, own)}
         return SideEffects(findings=[finding("nondeterministic", message, remedy=remedy, source=source, details=details)])
     fresh = copies.fresh()
-    calls = [with_own_inputs(fresh) for _ in range(2)]
+    calls = [with_inputs(fresh) for _ in range(2)]
     run(calls[0])
     changed = describe_changes(fresh.model, copies.pristine.model)
     given = named_leaves(bound_arguments(calls[1]))
@@ -181,9 +177,6 @@ def is_same_watched(copies: Copies, own: Outputs) -> bool:
     """Whether a model returns the same, bit for bit, under an intervention that changes nothing.
 
     It is also true of a model that never returns the same bits, or cannot run without torch.compile.
-
-    Args:
-        own: what it returns.
     """
     with force_eager(), contextlib.suppress(PrepareError):
         watched = None
@@ -201,11 +194,8 @@ def _are_same(outputs: Outputs, others: Outputs) -> bool:
 
 
 def _after(fresh: Call, others: Sequence[torch.Tensor]) -> Outputs:
-    """What a copy returns for its inputs, under another seed, after it has run on other inputs.
-
-    A model can keep hidden state that a comparison of its parameters and buffers does not find.
-    """
-    example = with_own_inputs(fresh)
+    """What a copy returns after a run on other inputs: hidden state is not found by comparing parameters and buffers."""
+    example = with_inputs(fresh)
     run(with_inputs(fresh, others))
     return run(example, seed=OTHER_SEED)
 
@@ -221,29 +211,20 @@ def _other_inputs(copies: Copies, inputs: Sequence[torch.Tensor]) -> Sequence[to
 
 
 def _changed(changed: Sequence[str]) -> Finding:
-    return finding("impure-model", f"running the model changes {_listed(changed)}", severity=Severity.NOTE)
-
-
-def _listed(changed: Sequence[str]) -> str:
-    return listed_shortly(changed) if changed else "state that it keeps"
+    return finding("impure-model", f"running the model changes {listed_shortly(changed)}", severity=Severity.NOTE)
 
 
 def _impure(changed: Sequence[str], later: str, copies: Copies, tracer: Tracer) -> Finding:
     fresh = copies.fresh()
-    first, second = (tracer.record(call)[0] for call in [with_own_inputs(fresh), with_own_inputs(fresh)])
+    first, second = (tracer.record(call, keep=sums_of_constants)[0] for call in [with_inputs(fresh), with_inputs(fresh)])
     source = next(iter(lines_that_change_state(first)), None) or first_difference(first, second)
-    message = f"running the model changes {_listed(changed)}, and {later} returns different outputs"
+    state = listed_shortly(changed) if changed else "state that it keeps"
+    message = f"running the model changes {state}, and {later} returns different outputs"
     return finding("impure-model", f"{message}; the file always returns the first ones", source=source)
 
 
 def find_kept_sizes(copies: Copies, tracer: Tracer, resized: Iterable[Probe]) -> Iterator[Finding]:
-    """A finding if the model keeps what it computes of a size, so that a run after one of another size is another.
-
-    Args:
-        copies: the model, whose runs have shared one copy.
-        tracer: records the model.
-        resized: probes of other sizes.
-    """
+    """A finding if the model keeps what it computes of a size, so that a run after one of another size is another."""
     for probe in itertools.islice(resized, 1):  # all axes that can differ do in the first one
         with contextlib.suppress(PrepareError):
             if differ(run(with_inputs(copies.fresh(), probe.inputs)), probe.reference.own):
@@ -271,8 +252,6 @@ def _differs(output: torch.Tensor, other: torch.Tensor) -> bool:
     )
 
 
-# --- equal values -----------------------------------------------------------------------------------------------------
-
 _MAKE_DISTINCT = (
     "Sort by keys of which no two are equal. Of integers, keys * n + torch.arange(n) has the order of stable=True, where n is "
     "keys.shape[-1]; in descending order and for topk, keys * n - torch.arange(n). The exporters do not take stable=True."
@@ -281,11 +260,7 @@ _MAKE_DISTINCT = (
 
 
 def as_of_ties(found: Finding, fresh: Callable[[], Call]) -> Finding:
-    """A finding about the outputs on one input; it says so if they follow the order of equal values, which is undefined.
-
-    Args:
-        fresh: makes the call of the model on that input.
-    """
+    """A finding about what a call returns; it says so if that follows the order of equal values, which is undefined."""
     in_orders = []  # compared with each other, because some models compute something else under an intervention
     for is_rotated in (False, True, False):
         with contextlib.suppress(PrepareError), force_eager(), OtherTies(is_rotated=is_rotated):
@@ -295,3 +270,62 @@ def as_of_ties(found: Finding, fresh: Callable[[], Call]) -> Finding:
     cause = "it follows the order of equal values, which torch.sort, argsort and topk leave undefined"
     rule = "numeric-drift" if found.rule == "baked-value" else found.rule
     return replace(found, rule=rule, message=f"{found.message}; {cause}", remedy=_MAKE_DISTINCT)
+
+
+def lines_that_change_state(trace: Trace) -> list[SourceLine]:
+    """The lines that set an attribute of a module or write to a parameter or a buffer, in the order of the run."""
+
+    def is_changed(event: Event) -> bool:
+        memories = [trace.values[each].memory for each in event.written] if isinstance(event, Operator) else []
+        return isinstance(event, AttributeSet) or any(trace.values[memory].role is Role.WEIGHT for memory in memories)
+
+    return _lines(filter(is_changed, trace.events))
+
+
+def lines_that_draw(trace: Trace) -> list[SourceLine]:
+    """The lines that draw random numbers with torch, in the order of the run."""
+    return _lines(event for event in trace.of_kind(Operator) if event.call.is_random)
+
+
+def first_difference(trace: Trace, other: Trace) -> SourceLine | None:
+    """The first line that does something else in another run on the same inputs.
+
+    It is where the code uses what changes between runs, such as a clock, a number drawn by ``random``, or the state of a plain
+    object. Of two lines, the one counts that only one of the runs comes to.
+    """
+    places = {event.place for event in trace.events}
+    for event, another in itertools.zip_longest(trace.events, other.events):
+        if event is None or another is None or _described(event, trace) != _described(another, other):
+            is_new = another is not None and another.place not in places
+            return (another if is_new or event is None else event).place.source
+    return None
+
+
+def sums_of_constants(tensor: torch.Tensor, role: Role) -> float | None:
+    """What tells tensors of plain objects apart, which no operator of the run makes."""
+    if role is not Role.CONSTANT or tensor.layout is not torch.strided or tensor.is_complex():
+        return None
+    return tensor.detach().sum(dtype=torch.float64).item()
+
+
+def _described(event: Event, trace: Trace) -> object:
+    """What an event is, apart from what operators have computed. Numbers are texts, in which NaN equals itself."""
+    match event:
+        case Operator(call=call, operands=operands):
+            values = [trace.values[each] for each in operands]
+            return call.operator, [(each.shape, repr(each.kept) if each.role is Role.CONSTANT else "") for each in values]
+        case FunctionCall(function=function, args=args, kwargs=kwargs):
+            return function, repr(numbers_in((args, kwargs)))
+        case Decision(outcome=outcome):
+            return outcome
+        case UnseenRead(function=function):
+            return function
+        case NumberRead(value=value, function=function):
+            return function, repr(value)
+        case AttributeSet(module=module, name=name):
+            return module, name
+
+
+def _lines(events: Iterator[Event]) -> list[SourceLine]:
+    sources = (event.place.source for event in events)
+    return [*dict.fromkeys(source for source in sources if source is not None)]

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -30,7 +31,8 @@ from onnx_ci.pipeline.trace.received import Kind, Received
 from onnx_ci.pipeline.trace.recorder import Recorder
 from onnx_ci.pipeline.trace.trace import FunctionCall
 from onnx_ci.processes.clock import CLOCK
-from onnx_ci.results.records import SourceLine
+from onnx_ci.results.records import Finding, SourceLine
+from onnx_ci.text import listed
 
 _MOST_SECONDS = 20.0
 """How long numbers are tried."""
@@ -48,27 +50,9 @@ class _Spot(NamedTuple):
     number: Any
 
 
-@dataclass(frozen=True)
-class WrittenSize:
-    """A number that should be a size."""
-
-    source: SourceLine
-    function: str
-    """The function of torch that gets it: ``view``."""
-    number: int
-    instead: str
-    """``x.shape[0]``."""
-
-
 @dataclass
 class _Numbers:
-    """Answers with sizes in place of some numbers, and notes which numbers may be sizes.
-
-    Args:
-        size: the example's size of an axis.
-        here: the size that the axis has in the run.
-        replaced: the numbers that become sizes. Each is a multiple of the example's.
-    """
+    """Answers with the size ``here``, in this run, in place of some multiples of the example's, and notes all of these."""
 
     size: int
     here: int
@@ -83,15 +67,14 @@ class _Numbers:
             return what.value
         spots = [_Spot(source, what.function, position, number) for position, number in enumerate(what.value)]
         for spot in spots:
-            if self._may_be_size(spot.number) and spot not in self.code:
-                self.code[spot] = [*self._code_of(spot.number // self.size, what)]
+            number, size = spot.number, self.size
+            may_be_size = isinstance(number, int) and (number == size or (number > size > 1 and number % size == 0))
+            if may_be_size and spot not in self.code:
+                self.code[spot] = [*self._code_of(number // size, what)]
         return tuple(
             spot.number // self.size * self.here if spot in self.replaced else number
             for spot, number in zip(spots, what.value, strict=True)
         )
-
-    def _may_be_size(self, number: float) -> bool:
-        return isinstance(number, int) and (number == self.size or (number > self.size > 1 and number % self.size == 0))
 
     def _code_of(self, factor: int, what: Received) -> Iterator[str]:
         """What has a multiple of the size here, among the variables of the project's innermost function."""
@@ -108,22 +91,12 @@ class _Numbers:
 
 def find_written_sizes(
     copies: Copies, recipe: Recipe, axes: DeclaredAxes, example: Probe, tried: Mapping[str, Sequence[int]]
-) -> Callable[[str], tuple[WrittenSize, ...]]:
-    """A function from the name of an axis to the numbers in the model that should be its size, or that it follows from.
-
-    There are none if the model has no such mistake.
-
-    Args:
-        copies: the model.
-        recipe: declares outputs.
-        axes: their axes, and those of inputs.
-        example: the recipe's input.
-        tried: other sizes of the axes of inputs.
-    """
+) -> Callable[[Finding, str], Finding]:
+    """A function that adds to a finding about an axis, by its name, which numbers in the model should be its size."""
     own = example.reference.own
 
     @functools.cache
-    def written(label: str) -> tuple[WrittenSize, ...]:
+    def written(label: str) -> Mapping[_Spot, str]:
         labels = [axes.labels.get(name, {}) for name in recipe.output_names[: len(own)]]
         places = [
             (position, axis) for position, of_output in enumerate(labels) for axis in of_output if of_output[axis] == label
@@ -137,19 +110,32 @@ def find_written_sizes(
 
             if size and (found := _written(copies, example.inputs, axes.inputs, name, size, is_right)):
                 return found
-        return ()
+        return {}
 
-    return written
+    def explained(finding: Finding, label: str) -> Finding:
+        sizes = written(label)
+        if not sizes:
+            return finding
+        first, changes = next(iter(sizes)).source, []
+        for spot, code in sizes.items():
+            function = spot.function.rpartition(".")[2]
+            number = "" if re.search(rf"\b{spot.number}\b", spot.source.text) else "what is "
+            place = "there" if function.startswith("__") else f"in {function}()"
+            line = "" if spot.source == first else f" at {spot.source}"
+            changes.append(f"{code or f'the size of {label!r}'} instead of {number}{spot.number} {place}{line}")
+        return replace(finding, source=first, remedy=f"Write {listed(changes)}.")
+
+    return explained
 
 
 def _written(
     copies: Copies, inputs: Inputs, axes: InputAxes, name: str, size: int, is_right: Callable[[Outputs], bool]
-) -> tuple[WrittenSize, ...]:
-    """The numbers that should be sizes of an axis of inputs, so that the outputs are right if it has another ``size``."""
+) -> Mapping[_Spot, str]:
+    """The numbers that should be sizes, each with ``x.shape[0]``, so that outputs are right if an axis has another size."""
     sizes = axes.sizes_in(inputs)
     resized = axes.fitted(inputs, {**sizes, name: size}, {name})
     if resized is None:
-        return ()
+        return {}
     on_example, deadline = _Numbers(sizes[name], sizes[name]), CLOCK.thread_time() + _MOST_SECONDS
     _run(copies, inputs, on_example)
     spots = sorted(on_example.code, key=lambda spot: spot.number)
@@ -160,12 +146,9 @@ def _written(
         here = _Numbers(sizes[name], size, tried)
         outputs = _run(copies, resized, here)
         if outputs is not None and is_right(outputs):
-            code = [[each for each in here.code.get(spot, ()) if each in on_example.code[spot]] for spot in tried]
-            return tuple(
-                WrittenSize(spot.source, spot.function.rpartition(".")[2], spot.number, next(iter(each), ""))
-                for spot, each in zip(tried, code, strict=True)
-            )
-    return ()
+            code = {spot: [each for each in here.code.get(spot, ()) if each in on_example.code[spot]] for spot in tried}
+            return {spot: next(iter(each), "") for spot, each in code.items()}
+    return {}
 
 
 def _run(copies: Copies, inputs: Inputs, answers: _Numbers) -> Outputs | None:

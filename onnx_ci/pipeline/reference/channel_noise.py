@@ -14,7 +14,6 @@ from onnx_ci.pipeline.model.tensors import is_all_finite
 
 APART = 16.0
 """From this ratio between the largest channel and the smallest on, one number does not fit both."""
-
 ENOUGH = 16
 """The noise of a channel is measured if rounding shows in so many elements: fewer could all be right by chance."""
 
@@ -37,14 +36,9 @@ class ChannelNoise:
         return type(self)(axis=self.axis, noise=torch.maximum(self.noise, noise))
 
     def in_proportion(self, measured: torch.Tensor, output: torch.Tensor, noise: float) -> Self | None:
-        """Twice the noise that ``output`` has if the noise of each channel grows with the size of the channel.
+        """Twice the noise that ``output`` has if the noise of each channel, ``measured`` on another input, grows with its size.
 
-        ``None`` if it has other channels.
-
-        Args:
-            measured: the output whose noise this is.
-            output: the same output on another input.
-            noise: twice the noise of the whole of ``output``, for a channel that vanishes in one of them.
+        ``None`` if it has other channels. A channel that vanishes in one of them has the ``noise`` of the whole of ``output``.
         """
         if self.axis >= output.dim() or output.shape[self.axis] != len(self.noise):
             return None
@@ -76,12 +70,10 @@ def channels_apart(own: torch.Tensor) -> int | None:
 
 
 def channel_noise(own: torch.Tensor, spread: torch.Tensor, noise: float) -> ChannelNoise | None:
-    """The noise of each channel; ``None`` if the channels of the output do not differ in size.
+    """The noise of each channel; ``None`` if the channels of the output, of a floating type, do not differ in size.
 
-    Args:
-        own: the output, of a floating type.
-        spread: how much rounding changes each of its elements, in float64.
-        noise: the noise of the whole output, also for a channel in which too few elements show rounding.
+    ``spread`` is how much rounding changes each element, and ``noise`` that of the whole output, also for a channel in which
+    too few elements show rounding.
     """
     axis = channels_apart(own)
     if axis is None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -32,13 +33,9 @@ def run_in_float64(
     """The outputs in float64, or ``None`` if the model cannot run in float64 or returns other shapes.
 
     The second value is the machine epsilon of the coarsest type that the model casts to, or 0. In a model that computes
-    something else where its operators are watched, its own casts are not replaced.
-
-    Args:
-        within: gets the call, which it may change, and returns the context in which the call runs. It is called again if a
-            large model has to run with all weights converted at once.
-        decisions: what the model decides in its own type. The run repeats these decisions; if that is impossible, there are no
-            outputs.
+    something else where its operators are watched, its own casts are not replaced. The run repeats the ``decisions`` that the
+    model takes in its own type, or has no outputs. What ``within`` returns for the call is the context in which that runs; it
+    is called again if a large model has to run with all weights converted at once.
     """
     tensors = _tensors_of(copies.pristine)
     device_type = next((tensor.device.type for tensor in tensors), "cpu")
@@ -60,13 +57,8 @@ def run_in_float64(
         torch.set_default_dtype(default_dtype)
     if not copies.is_watchable and within is contextlib.nullcontext:
         # To which types the model casts is seen in a run whose numbers are of no use.
-        with (
-            contextlib.suppress(Exception),
-            copies.in_float64(inputs) as call,
-            force_eager(),
-            _autocast_reported_to(mode),
-            mode,
-        ):
+        autocast = _autocast_reported_to(mode)
+        with contextlib.suppress(Exception), copies.in_float64(inputs) as call, force_eager(), autocast, mode:
             run(call)
     # Numbers are missing if the model has read a weight without an operator.
     pairs = [(a, b) for a, b in zip(exact or (), own, strict=False) if has_noise(b)]
@@ -82,10 +74,7 @@ def run_within(
     within: Callable[[Call], AbstractContextManager[object]],
     decisions: RecordedDecisions | None = None,
 ) -> Outputs | None:
-    """The outputs in float64, or in the model's own type if it cannot run in float64; ``None`` if the model fails.
-
-    The arguments are those of :func:`run_in_float64`.
-    """
+    """:func:`run_in_float64`, or in the model's own type if it cannot run in float64; ``None`` if the model fails."""
     exact, _ = run_in_float64(copies, own, inputs, within, decisions)
     if exact is not None or decisions is not None:
         return exact
@@ -130,8 +119,7 @@ class _KeepFloat64(Intervention):
         return torch.float64 if torch.finfo(value).eps <= self._coarsest else value
 
 
-@contextlib.contextmanager
-def _autocast_reported_to(mode: _KeepFloat64) -> Iterator[None]:
+def _autocast_reported_to(mode: _KeepFloat64) -> AbstractContextManager[object]:
     """Report the half-precision type to which ``torch.autocast`` casts. It leaves float64 as it is, so no operator shows it.
 
     A mode for the functions of torch would see it, too, but torch's own layers compute other values under one.
@@ -144,11 +132,7 @@ def _autocast_reported_to(mode: _KeepFloat64) -> Iterator[None]:
             mode.coarser = max(mode.coarser, torch.finfo(torch.get_autocast_dtype(mode.device_type)).eps)
         return entered
 
-    torch.autocast.__enter__ = reporting  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        torch.autocast.__enter__ = as_usual  # type: ignore[method-assign]
+    return patch.object(torch.autocast, "__enter__", reporting)
 
 
 @contextlib.contextmanager
@@ -178,17 +162,10 @@ def _types_as_of(own_type: torch.dtype) -> Iterator[None]:
         (torch, class_name, torch.DoubleTensor),
         (torch, "DoubleTensor", getattr(torch, class_name)),
     ]
-    before = [vars(owner).get(name) for owner, name, _ in replaced]
-    for owner, name, value in replaced:
-        setattr(owner, name, value)
-    try:
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in replaced:
+            stack.enter_context(patch.object(owner, name, value))
         yield
-    finally:
-        for (owner, name, _), value in zip(replaced, before, strict=True):
-            if value is None:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, value)
 
 
 def coarsest_eps(call: Call) -> float:

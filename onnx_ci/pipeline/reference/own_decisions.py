@@ -2,13 +2,9 @@
 
 An operator that makes booleans or integers of floating numbers, or steps such as those of ``floor``, decides something. Where
 the numbers are equal but for rounding, float64 decides otherwise than the model: ``torch.arange(60) < 0.8 * 60`` is true 48
-times in float32 and 49 times in float64. What follows differs by far more than rounding, and would be taken for noise.
-
-So the model runs once more in its own type, and its decisions are recorded. Then it runs in float64, and each decision that is
-another one there is replaced by the recorded one. A file is compared with what the model itself has decided.
-
-A decision is replaced only if half of the digits of the numbers that it depends on are right. What a cancellation leaves is
-mostly rounding, and a decision by it is arbitrary.
+times in float32 and 49 times in float64. What follows differs by far more than rounding, and would be taken for noise. So the
+decisions of a run in the model's own type are recorded, and replace others in float64, but only if half of the digits of the
+numbers that they depend on are right: a decision by what a cancellation leaves is arbitrary.
 """
 
 from __future__ import annotations
@@ -42,11 +38,7 @@ class _Decision(NamedTuple):
 
 
 class RecordedDecisions(Intervention):
-    """Records what the model decides while the mode is active.
-
-    Args:
-        eps: the machine epsilon of the model's own type.
-    """
+    """Records what the model decides while the mode is active; ``eps`` is the machine epsilon of its own type."""
 
     def __init__(self, eps: float) -> None:
         super().__init__()
@@ -66,11 +58,7 @@ class RecordedDecisions(Intervention):
 
     @contextlib.contextmanager
     def replayed(self) -> Iterator[None]:
-        """A run in float64 within this context takes the recorded decisions.
-
-        Raises:
-            OtherRunError: it cannot.
-        """
+        """A run in float64 within this context takes the recorded decisions; an :class:`OtherRunError` says that it cannot."""
         replay = _Replay(self._decisions, self._precision)
         with replay:
             yield
@@ -80,12 +68,7 @@ class RecordedDecisions(Intervention):
 
 
 class _Replay(Intervention):
-    """Replaces decisions by recorded ones.
-
-    Args:
-        decisions: those of a run of the same model on the same inputs.
-        precision: how far numbers may be from those of that run, as a share of the largest.
-    """
+    """Replaces decisions by recorded ones; numbers may be off by ``precision``, as a share of the largest."""
 
     def __init__(self, decisions: Sequence[_Decision], precision: float) -> None:
         super().__init__()
@@ -129,10 +112,8 @@ def _is_decision(call: OperatorCall, result: Any) -> bool:
     """Whether one of the results of an operator on floating numbers is a decision."""
     if not isinstance(result, torch.Tensor):
         return isinstance(result, bool)
-    return not (result.is_floating_point() or result.is_complex()) or _returns_steps(call)
-
-
-def _returns_steps(call: OperatorCall) -> bool:
+    if not (result.is_floating_point() or result.is_complex()):
+        return True
     name = call.name.rpartition("::")[2].removesuffix("_")
     return (name in _STEPS and not call.kwargs.get("decimals")) or (name == "div" and bool(call.kwargs.get("rounding_mode")))
 
@@ -145,7 +126,6 @@ def _is_other(call: OperatorCall, result: Any, recorded: Any) -> bool:
 
 
 def _replayed(call: OperatorCall, result: Any, recorded: Any) -> Any:
-    """The recorded result in the place of another one."""
     if not isinstance(result, torch.Tensor):
         return recorded
     return call.replace_result(result, recorded.to(result.device, result.dtype, copy=True))

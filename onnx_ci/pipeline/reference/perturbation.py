@@ -18,17 +18,12 @@ from onnx_ci.pipeline.model.tensors import Outputs, has_noise, largest_value, sa
 
 PERTURBATIONS = 4
 """The number of perturbed runs that estimate the noise without float64."""
-
 AT_ONCE = 2**22
 """How many numbers are perturbed at a time, which takes several times their memory."""
 
 
 def perturbed(tensor: torch.Tensor, generator: torch.Generator, precision: Precision | None = None) -> torch.Tensor:
-    """``tensor`` with each number moved up or down at random, by half a step of a precision.
-
-    Args:
-        precision: the precision; by default that of the tensor's own type.
-    """
+    """``tensor`` with each number moved up or down at random, by half a step of a precision: by default its own."""
     if not has_noise(tensor):
         return tensor
     if tensor.numel() > AT_ONCE and len(tensor) > 1 and (precision is None or not precision.is_uniform):
@@ -55,12 +50,7 @@ def perturbed_runs(
 
     This is stochastic arithmetic (Vignes, 1993; Parker, 1997) applied to the inputs: in a backward stable algorithm, rounding
     errors have the same effect as perturbations of the inputs of that size. Integers are not perturbed, but the order of equal
-    values differs from run to run.
-
-    Args:
-        precision: the precision whose steps perturb; by default that of each tensor's own type.
-        weights_only: whether the inputs are left as they are.
-        is_watchable: whether the model computes the same under an intervention; otherwise, equal values keep their order.
+    values differs from run to run, unless the model computes something else under an intervention.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -92,12 +82,8 @@ aten = torch.ops.aten
 class OtherTies(Intervention):
     """Gives equal values one of two orders, which differ at every position where values are equal.
 
-    PyTorch leaves their order undefined in ``topk``, and in a ``sort`` that is not stable.
-
-    ``argmax`` and ``max`` stay as they are: both PyTorch and ONNX define that they return the first index.
-
-    Args:
-        is_rotated: whether the lowest of the indices comes last instead of first.
+    PyTorch leaves their order undefined in ``topk``, and in a ``sort`` that is not stable. ``argmax`` and ``max`` stay as they
+    are: both PyTorch and ONNX define that they return the first index. Rotated, the lowest of the indices comes last.
     """
 
     def __init__(self, *, is_rotated: bool) -> None:
@@ -131,8 +117,6 @@ class OtherTies(Intervention):
 
 
 _ORDERING = frozenset((aten.topk.default, aten.sort.default, aten.sort.stable))
-
-
 QUANTIZED_EPS = 2.0**-8
 """The precision of the 8 bits that quantized tensors have."""
 QUANTIZED_SHARE = 1 / 8
@@ -168,11 +152,7 @@ class OtherSteps(Intervention):
 
 
 def moved_by_steps(call: Call, own: Outputs) -> Outputs | None:
-    """The outputs of a call moved by :data:`QUANTIZED_SHARE` of the steps of its quantized tensors; ``None`` without any.
-
-    Args:
-        own: what the call returns.
-    """
+    """The outputs of a call moved by :data:`QUANTIZED_SHARE` of the steps of its quantized tensors; ``None`` without any."""
     steps = OtherSteps()
     try:
         with force_eager(), steps:

@@ -20,10 +20,8 @@ from onnx_ci.pipeline.reference.reference import Reference, unit_in_last_place
 
 ROUNDS = 24
 """The number of rounds of a random model, and of the file: few enough to try all 2**24 ways to swap them."""
-
 FEW, MOST_RUNS = 64, 8
 """A round has as many runs as are needed for this many elements of the smallest output, but no more than the second number."""
-
 KEPT = 2**14
 """How many elements of an output are kept of each run."""
 

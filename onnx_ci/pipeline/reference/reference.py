@@ -46,18 +46,14 @@ class Reference:
     channels: tuple[ChannelNoise | None, ...] = ()
     """The noise of the channels of each output if they differ in size; empty if it was not measured."""
     stable: Outputs
-    """Which elements of each output can be compared. An element that depends on rounding errors cannot, such as an argmax of
-    near ties or a comparison of almost equal values."""
+    """Which elements of each output can be compared: not those that follow from rounding, such as an argmax of near ties."""
     eps: float
     """The machine epsilon of the coarsest floating type in the computation."""
     method: str
-    """How the noise was found: ``float64``, ``perturbation``, ``proportion`` (see :func:`proportional_reference`), or ``runtime
-    rounding`` (see :mod:`~onnx_ci.pipeline.reference.runtime_rounding`); the name of a lower precision (see
-    :func:`lowered_reference`); ``simulated float16`` or ``simulated int8`` after a lossy post-export pass. ``random`` for a
-    random model, which has no exact values."""
+    """How the noise was found: ``float64``, ``perturbation``, ``proportion``, ``runtime rounding``; by a lower precision; as
+    ``simulated float16`` or ``simulated int8`` after a lossy post-export pass; ``random``, for a model without exact values."""
     rounded_to: torch.dtype | None = None
-    """The type to which the outputs may be rounded, of which half a unit is the least noise of each element; ``None`` for their
-    own type."""
+    """The type to which outputs may be rounded, if not their own: half a unit of it is the least noise of each element."""
     is_lossy: bool = False
     """Whether the noise is that of a lossy post-export pass."""
     clipping: str | None = None
@@ -116,13 +112,9 @@ class Reference:
 
 
 LOWERED_SHARE = 0.25
-"""The noise of a lower precision is this share of the differences between perturbed runs, which move every number by as much as
-rounding can. Files that are converted correctly differ by up to as much as those runs; files with a wrong scale, by more."""
-
+"""The noise of a lower precision is this share of the differences between perturbed runs: right files differ by as much."""
 FLOAT64_UNITS = 1024.0
-"""The minimum noise of a float64 output, in units in the last place: exporters write Python numbers, such as the epsilon of
-a normalization, as float32 even for a float64 model."""
-
+"""The minimum noise of a float64 output, in units in the last place: exporters write Python numbers as float32 even there."""
 UNSTABLE_SHARE = 0.1
 """The share of an output's elements that may depend on rounding errors; above it, no element is excluded."""
 
@@ -171,12 +163,7 @@ def _own_decisions(copies: Copies, own: Outputs, inputs: Sequence[torch.Tensor] 
 def reference_from(
     own: Outputs, exact: Outputs | None, perturbed: Callable[[], Sequence[Outputs]], *, eps: float, coarser: float = 0.0
 ) -> Reference:
-    """The reference made of several runs.
-
-    Args:
-        perturbed: computes those of perturbed runs, if they are needed.
-        coarser: that of the coarsest type that is cast to, or 0.
-    """
+    """The reference made of several runs, of which ``perturbed`` computes further ones, if they are needed."""
     # Perturbation replaces float64 if that is the model's own type, too, and shows which integers depend on rounding.
     float64_suffices = all(has_noise(tensor) and tensor.dtype != torch.float64 for tensor in own)
     runs = [] if exact is None else [exact]
@@ -213,12 +200,7 @@ def spread(tensor: torch.Tensor) -> float:
 def lowered_reference(
     like: Reference, runs: Sequence[Outputs], precision: Precision, *, share: float = LOWERED_SHARE
 ) -> Reference:
-    """``like`` with the noise of a lower precision.
-
-    Args:
-        runs: outputs of runs that are perturbed at that precision.
-        share: the share of their differences that is noise.
-    """
+    """``like`` with the noise of a lower precision: a ``share`` of the differences between ``runs`` perturbed at it."""
     measured = [
         _measured(tensor, [outputs[position] for outputs in runs], precision.eps) for position, tensor in enumerate(like.own)
     ]
@@ -244,9 +226,8 @@ def quantized_reference(
 ) -> Reference:
     """``like`` with the noise of a quantized file, which alone knows the steps of its activations.
 
-    Args:
-        runs: outputs of what ``like`` is the reference of, perturbed at the file's precision.
-        jittered: the same with its activations moved by a step, several times; none if only its weights are quantized.
+    It follows from runs perturbed at the file's precision, and from ``jittered`` ones, beside a ``still`` one, with activations
+    moved by a step: none if only weights are quantized.
     """
     moved = [
         tuple(
@@ -265,11 +246,9 @@ def quantized_reference(
 def with_noise_of(
     like: Reference, simulated: Sequence[Outputs | None], method: str, *, unrounded: Outputs | None = None
 ) -> Reference:
-    """``like`` with the noise of runs in float64 in which something is rounded as in the file.
+    """``like`` with the noise of simulated runs in float64 that round as the file does: ``None`` for one that failed.
 
-    Args:
-        simulated: the outputs of these runs; ``None`` for one that failed.
-        unrounded: the outputs of such a run in which nothing is rounded, if they are not those of ``like``.
+    They are compared with the outputs of one that is ``unrounded``, if these are not those of ``like``.
     """
     exact = like.exact if unrounded is None else unrounded
     noise, stable, channels = list(like.noise), list(like.stable), list(like.channels)
@@ -302,11 +281,8 @@ def proportional_reference(own: Outputs, like: Reference) -> Reference | None:
     """A reference without a run in float64: the model's own outputs, with the noise on another input in proportion to sizes.
 
     The noise is doubled, because the reference itself has a rounding error. All integers have to be equal, also those that
-    depend on rounding errors. A file that passes needs no more. After a failure, use :func:`make_reference`.
-
-    Returns:
-        ``None`` if the noise of ``like`` is not from float64, elements of it depend on rounding errors, or it is of another
-        number of outputs.
+    depend on rounding errors. A file that passes needs no more. After a failure, use :func:`make_reference`. ``None`` if the
+    noise of ``like`` is not from float64, elements of it depend on rounding errors, or it is of another number of outputs.
     """
     if like.method != "float64" or not all(bool(stable.all()) for stable in like.stable) or len(own) != len(like.own):
         return None
@@ -330,10 +306,7 @@ def proportional_reference(own: Outputs, like: Reference) -> Reference | None:
 
 
 def _exact_or_own(own: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    """The values in float64, or the model's own where float64 has another limit or is not finite.
-
-    The limits of a type differ from those of float64, such as ``torch.finfo(x.dtype).min`` in a mask.
-    """
+    """The values in float64, or the model's own at its type's limits, such as ``finfo(x.dtype).min``, and where not finite."""
     if not has_noise(own):
         return own
     if is_all_finite(own) and is_all_finite(exact) and largest_value(own) < torch.finfo(own.dtype).max / 2:
@@ -351,13 +324,10 @@ class _Measured(NamedTuple):
 
 
 def _measured(own: torch.Tensor, others: Sequence[torch.Tensor], eps: float) -> _Measured:
-    """The noise of an output, and which of its elements can be compared.
+    """The noise of an output, and which of its elements can be compared, in a computation of this precision.
 
     Elements that jump when rounding changes, such as a sign, a step or an index near a tie, are excluded as long as they are
     few.
-
-    Args:
-        eps: the machine epsilon of the coarsest floating type in the computation.
     """
     if not has_noise(own):
         is_same = torch.ones(own.shape, dtype=torch.bool)

@@ -28,10 +28,8 @@ from onnx_ci.pipeline.reference.reference import Reference, with_noise_of
 
 METHOD = "runtime rounding"
 """The method of a reference whose noise includes this rounding."""
-
 LONG = 128
 """Shorter sums round alike everywhere: PyTorch adds them one term after another, too."""
-
 RUNNING_SUMS, OF_ROWS = (4, 16), (1, 4)
 """How many running sums a runtime has: as many as a vector register has numbers, or several registers. If the terms of a sum
 are not adjacent in memory, it has a single one. The larger of the two errors counts, because either may be zero by chance."""
@@ -40,10 +38,7 @@ aten = torch.ops.aten
 
 
 def with_runtime_rounding(copies: Copies, like: Reference, inputs: Sequence[torch.Tensor] | None = None) -> Reference:
-    """The reference ``like`` of a model on ``inputs``, or on the recipe's example, with the rounding of runtimes in its noise.
-
-    It is ``like`` itself if the model has nothing that runtimes round more than PyTorch.
-    """
+    """``like`` with the rounding of runtimes in its noise; itself if nothing is rounded more than by PyTorch."""
     is_float64 = like.eps <= torch.finfo(torch.float64).eps
     modes: list[_AsRuntimes] = []  # one for each attempt
 
@@ -61,11 +56,7 @@ def with_runtime_rounding(copies: Copies, like: Reference, inputs: Sequence[torc
 
 
 class _AsRuntimes(Intervention):
-    """Adds to long sums and sigmoids the errors that runtimes make in them.
-
-    Args:
-        dtype: the floating type in which runtimes compute.
-    """
+    """Adds to long sums and sigmoids the errors that runtimes make in them when they compute in ``dtype``."""
 
     def __init__(self, dtype: type[numpy.floating[Any]]) -> None:
         super().__init__()
@@ -145,27 +136,14 @@ def _matrix_product(left: torch.Tensor, right: torch.Tensor) -> Any:
     return (left * right.mT).sum(-1, keepdim=True) if right.shape[-1] == 1 else NotImplemented
 
 
+_DECOMPOSED = (
+    *(aten.native_layer_norm, aten.native_group_norm, aten.native_batch_norm, aten._native_batch_norm_legit, aten._softmax),
+    *(aten._safe_softmax, aten._log_softmax, aten.logsumexp, aten.linalg_vector_norm, aten.mse_loss, aten.addmm),
+    *(aten.baddbmm, aten.mv, aten.dot),
+)
 _IN_SUMS: dict[Any, Callable[..., Any]] = {
-    **{
-        operator: decomposition_table[operator]
-        for operator in (
-            aten.native_layer_norm.default,
-            aten.native_group_norm.default,
-            aten.native_batch_norm.default,
-            aten._native_batch_norm_legit.default,
-            aten._native_batch_norm_legit.no_stats,
-            aten._softmax.default,
-            aten._safe_softmax.default,
-            aten._log_softmax.default,
-            aten.logsumexp.default,
-            aten.linalg_vector_norm.default,
-            aten.mse_loss.default,
-            aten.addmm.default,
-            aten.baddbmm.default,
-            aten.mv.default,
-            aten.dot.default,
-        )
-    },
+    **{operator.default: decomposition_table[operator.default] for operator in _DECOMPOSED},
+    aten._native_batch_norm_legit.no_stats: decomposition_table[aten._native_batch_norm_legit.no_stats],
     aten.var_mean.correction: _var_mean,
     aten.var.correction: lambda *args, **kwargs: _var_mean(*args, **kwargs)[0],
     aten.std_mean.correction: _std_mean,

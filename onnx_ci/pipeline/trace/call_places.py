@@ -26,11 +26,7 @@ _PRECALL_SIZE = 4
 
 
 class CallPlaces:
-    """Where the code of a model is.
-
-    Args:
-        model: the model that runs while :meth:`now` is called.
-    """
+    """Where the code of a model is, while that runs."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._names: dict[int, str] = {id(module): name for name, module in reversed([*model.named_modules()])}

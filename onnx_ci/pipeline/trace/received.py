@@ -10,6 +10,8 @@ import enum
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import torch
+
 from onnx_ci.pipeline.trace.trace import Decision, FunctionCall, NumberRead, Place, Ref, Trace, is_repeatable, leaves_in, mapped
 from onnx_ci.pipeline.trace.tracked_numbers import plain_number
 
@@ -51,7 +53,7 @@ def received(trace: Trace) -> Iterator[Received]:
                 yield Received(Kind.NUMBER, event.value, event.function, event.place)
             case FunctionCall():
                 for kind, value in _received_by(event, trace):
-                    yield Received(kind, value, event.qualified_name, event.place)
+                    yield Received(kind, value, torch.overrides.resolve_name(event.function) or event.name, event.place)
 
 
 def _received_by(call: FunctionCall, trace: Trace) -> Iterator[tuple[Kind, Any]]:

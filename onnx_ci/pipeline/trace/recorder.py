@@ -14,6 +14,7 @@ import math
 import sys
 from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from typing import Any, Self
+from unittest.mock import patch
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -46,7 +47,7 @@ from onnx_ci.pipeline.trace.trace import (
     mapped,
     refs_in,
 )
-from onnx_ci.pipeline.trace.tracked_numbers import Values, plain_number, reporting_to, tracked, tracked_conversions
+from onnx_ci.pipeline.trace.tracked_numbers import Origin, Values, plain_number, reporting_to, tracked, tracked_conversions
 
 MOST_EVENTS = 10**5
 """How many events a trace has at most."""
@@ -77,10 +78,7 @@ class Tracer:
         """Whether the last run has shown another of them, so that it is not recorded how its numbers are converted."""
 
     def trace(self, inputs: Sequence[torch.Tensor]) -> Trace:
-        """A run on ``inputs``; whatever the model raises means that it rejects them.
-
-        The model runs again if the run shows where it converts numbers.
-        """
+        """A run on ``inputs``, repeated if it shows where the model converts numbers. What raises rejects them."""
         try:
             self._copies.try_on_cpu(inputs)
         except PrepareError:
@@ -88,9 +86,9 @@ class Tracer:
         trace, _ = self.record(self._copies.running(inputs))
         return self.record(self._copies.running(inputs))[0] if self.must_repeat else trace
 
-    def record(self, call: Call, *, seed: int = 0) -> tuple[Trace, Any]:
+    def record(self, call: Call, *, seed: int = 0, keep: Keep = keep_indices) -> tuple[Trace, Any]:
         """Run a call once. What it returns comes with the trace, and is ``None`` if it raises."""
-        recorder, result = Recorder(call), None
+        recorder, result = Recorder(call, keep=keep), None
         conversions = tracked_conversions(self._converting.values())
         with contextlib.suppress(PrepareError), force_eager(), in_small_operators(), conversions, recorder:
             result = run_tree(call, seed=seed)
@@ -103,12 +101,8 @@ class Tracer:
 class Recorder:
     """Records what happens while it is entered.
 
-    Args:
-        call: the call that runs meanwhile.
-        keep: what the trace keeps of the numbers of each value.
-        answers: what is asked for all that the code gets; ``None`` if the code gets what torch gives.
-        kinds: which calls are recorded. Without functions, the code of the model runs as it does without a recorder, and what
-            Python reads is not recorded either. Without operators, a tensor is one value however often it is written to.
+    Without functions among its ``kinds``, the code of the model runs as it does without a recorder, and what Python reads is
+    not recorded either. Without operators, a tensor is one value however often it is written to.
     """
 
     def __init__(
@@ -149,7 +143,7 @@ class Recorder:
 
     def __enter__(self) -> Self:
         if FunctionCall in self._kinds:
-            for context in (_attributes_reported_to(self), reporting_to(self), _Functions(self)):
+            for context in (self._attributes_reported(), reporting_to(self), _Functions(self)):
                 self._modes.enter_context(context)
         if Operator in self._kinds:
             self._modes.enter_context(self._operators)
@@ -189,8 +183,6 @@ class Recorder:
         finally:
             self._is_paused = before
 
-    # --- values
-
     def _add(self, tensor: torch.Tensor, role: Role, *, name: str = "", shown: torch.Tensor | None = None) -> int:
         """A new value for a tensor; ``shown`` is the tensor in whose memory it is."""
         position = memory = len(self._values)
@@ -200,17 +192,9 @@ class Recorder:
         is_plain, kept = _address(tensor) is not None, None
         with contextlib.suppress(RuntimeError):  # a tensor without numbers, or of a type that cannot be copied
             kept = self._keep(tensor, role) if is_plain else None
-        self._values.append(
-            Value(
-                role,
-                shape=() if tensor.is_nested else tuple(map(int, tensor.shape)),
-                dtype=tensor.dtype,
-                stride=tensor.stride() if is_plain else None,
-                name=name,
-                memory=memory,
-                kept=kept,
-            )
-        )
+        shape = () if tensor.is_nested else tuple(map(int, tensor.shape))
+        stride = tensor.stride() if is_plain else None
+        self._values.append(Value(role, shape, tensor.dtype, stride=stride, name=name, memory=memory, kept=kept))
         self._positions[tensor] = position
         return position
 
@@ -224,22 +208,21 @@ class Recorder:
 
     def _described(self, value: Any) -> Any:
         """Arguments or results with each tensor as a reference, and each tracked number as a plain one."""
-        return mapped(value, self._described_leaf)
 
-    def _described_leaf(self, leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            return Ref(self._position(leaf))
-        if isinstance(leaf, (tuple, list)):  # one with names
-            return tuple(map(self._described, leaf))
-        return leaf if (number := plain_number(leaf)) is None else number
+        def described(leaf: Any) -> Any:
+            if isinstance(leaf, torch.Tensor):
+                return Ref(self._position(leaf))
+            if isinstance(leaf, (tuple, list)):  # one with names
+                return tuple(map(self._described, leaf))
+            return leaf if (number := plain_number(leaf)) is None else number
+
+        return mapped(value, described)
 
     def _described_arguments(self, args: Any, kwargs: Any) -> tuple[Any, Any, Place] | None:
         """What a call gets and where it is, before it writes to anything; ``None`` if a tensor cannot be described."""
         with self._own_work():
             return self._described(args), self._described(kwargs), self._places.now()
         return None
-
-    # --- operators
 
     def operator(self, call: OperatorCall) -> Any:
         """Call an operator, and record it."""
@@ -286,8 +269,6 @@ class Recorder:
                 self._values[-1].memory = memory
         return tuple(written)
 
-    # --- functions
-
     def function(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         """Call a function of torch, or do what is answered, and record it if it makes tensors or writes to one."""
         if self._is_paused or not self._has_room:
@@ -327,7 +308,6 @@ class Recorder:
         return result
 
     def _answered(self, kind: Kind, value: Any, place: Place, function: str = "") -> Any:
-        """What the code gets in place of a value."""
         return value if self._answers is None else self._answers(Received(kind, value, function, place))
 
     def tested(self, outcome: bool, name: str, args: Sequence[Any]) -> bool:
@@ -342,11 +322,12 @@ class Recorder:
             self._note(Decision(outcome, comparison, tested, place=place))
         return outcome
 
-    def compared(self, outcome: bool, gap: float, total: float, *, by_sizes: bool, period: float, values: Values) -> bool:
+    def compared(self, outcome: bool, gap: float, origin: Origin) -> bool:
         """Record what a tracked number has just decided."""
-        place, comparison = self._places.now(), Comparison((_finite(gap),), _finite(total), _finite(period))
+        place, total = self._places.now(), _finite(gap + origin.divided)
         outcome = self._answered(Kind.DECISION, outcome, place)
-        self._note(Decision(outcome, comparison, values, by_sizes=by_sizes, place=place))
+        comparison = Comparison((_finite(gap),), total, _finite(origin.period))
+        self._note(Decision(outcome, comparison, origin.values, by_sizes=origin.by_sizes, place=place))
         return outcome
 
     def converted(self, value: Any, function: str) -> Any:
@@ -355,13 +336,11 @@ class Recorder:
         if place.frames and not place.is_in_torch:
             namespace = self._places.namespaces[place]
             self.converting[id(namespace)] = namespace
-        return self._read_at(place, value, function)
+        return self.read(value, function)
 
     def read(self, value: Any, function: str) -> Any:
         """Record a number that Python reads."""
-        return self._read_at(self._places.now(), value, function)
-
-    def _read_at(self, place: Place, value: Any, function: str) -> Any:
+        place = self._places.now()
         value = self._answered(Kind.NUMBER, value, place, function)
         self._note(NumberRead(value, function, place))
         return value
@@ -369,7 +348,7 @@ class Recorder:
     def number_of(self, tensor: torch.Tensor, number: Any, *, by_sizes: bool) -> Any:
         """A size or a value of a tensor, tracked."""
         values = self.positions_of(tensor)
-        return tracked(number, by_sizes=by_sizes and self._sized_by_values.isdisjoint(values), values=values)
+        return tracked(number, Origin(by_sizes and self._sized_by_values.isdisjoint(values), values))
 
     def positions_of(self, tensor: torch.Tensor) -> Values:
         """The value that a tensor is, if it was seen before."""
@@ -381,9 +360,14 @@ class Recorder:
         if not self._is_paused:
             self._note(UnseenRead(function, values, self._places.now()))
 
-    def attribute_set(self, module: torch.nn.Module, name: str) -> None:
-        """Record that an attribute of a module is set."""
-        self._note(AttributeSet(self._places.name_of(module), name, self._places.now()))
+    def _attributes_reported(self) -> contextlib.AbstractContextManager[object]:
+        as_usual = torch.nn.Module.__setattr__
+
+        def reporting(module: torch.nn.Module, name: str, value: Any) -> None:
+            self._note(AttributeSet(self._places.name_of(module), name, self._places.now()))
+            as_usual(module, name, value)
+
+        return patch.object(torch.nn.Module, "__setattr__", reporting)
 
 
 def _address(tensor: torch.Tensor) -> int | None:
@@ -397,8 +381,6 @@ def _address(tensor: torch.Tensor) -> int | None:
 
 
 class _Operators(Intervention):
-    """Records the operators."""
-
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self._recorder = recorder
@@ -456,24 +438,6 @@ class _Functions(TorchFunctionMode):
     def _read_unseen(self, name: str, tensor: torch.Tensor) -> None:
         self._recorder.read_unseen(name, self._recorder.positions_of(tensor))
 
-
-@contextlib.contextmanager
-def _attributes_reported_to(recorder: Recorder) -> Iterator[None]:
-    """Report each attribute of a module that is set within the context."""
-    as_usual = torch.nn.Module.__setattr__
-
-    def reporting(self: torch.nn.Module, name: str, value: Any) -> None:
-        recorder.attribute_set(self, name)
-        as_usual(self, name, value)
-
-    torch.nn.Module.__setattr__ = reporting  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        torch.nn.Module.__setattr__ = as_usual  # type: ignore[method-assign]
-
-
-# --- what decides -----------------------------------------------------------------------------------------------------
 
 _COMPARISONS = frozenset({"gt", "ge", "lt", "le", "eq", "ne"})
 """The operators, too: as functions of torch, some of them are called ``__eq__`` and the like."""

@@ -143,11 +143,9 @@ class Comparison(NamedTuple):
     """What a boolean was computed from."""
 
     gaps: tuple[float, ...]
-    """Of a comparison, the left minus the right side, which crosses zero where the outcome changes: the lowest and the
-    highest, if tensors were compared. Empty for other tests, such as ``isnan``."""
+    """The left minus the right side, the lowest and the highest if tensors were compared; empty for other tests."""
     total: float
-    """A number that changes with what was compared or tested: the sum of all gaps, or of the tensors that were tested. Numbers
-    that were divided count, too."""
+    """A number that changes with what was compared or tested: the sum of all gaps, tested tensors, and divided numbers."""
     period: float = 0.0
     """The number by which what is compared was divided, so that many sizes decide alike; 0 if it was not."""
 
@@ -170,11 +168,6 @@ class FunctionCall:
     def name(self) -> str:
         """The name of the function alone: ``add_``."""
         return getattr(self.function, "__name__", "")
-
-    @property
-    def qualified_name(self) -> str:
-        """The name under which torch lets it be called: ``torch.Tensor.add_``; that of the function if it has none."""
-        return torch.overrides.resolve_name(self.function) or self.name
 
     @property
     def written(self) -> Ref | None:
@@ -261,8 +254,6 @@ class Trace:
         """The events of a kind, in order."""
         return (event for event in self.events if type(event) is kind)
 
-
-# --- calls of functions -------------------------------------------------------------------------------------------------
 
 _NOT_IN_PLACE = frozenset({"__invert__", "__index__", "__int__", "__iter__"})
 """Methods whose names look like ``__iadd__`` by chance."""

@@ -14,7 +14,7 @@ import operator
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -24,19 +24,23 @@ Values = tuple[int, ...]
 """The tensors from which a number was read, as what gave it out names them."""
 
 
+class Origin(NamedTuple):
+    """What a number is computed from."""
+
+    by_sizes: bool
+    """Whether it depends on sizes alone, not on the values of tensors."""
+    values: Values = ()
+    divided: float = 0.0
+    """The divided number from which it is computed: many sizes have the same quotient or remainder."""
+    period: float = 0.0
+    """The number by which it was divided, one time after another: 16 for ``size % 16`` and for ``size // 4 % 4``."""
+
+
 class Listener(Protocol):
     """What tracked numbers report to."""
 
-    def compared(self, outcome: bool, gap: float, total: float, *, by_sizes: bool, period: float, values: Values) -> bool:
-        """A number was compared, or tested for being zero. The outcome that the code gets is what this returns.
-
-        Args:
-            gap: the left minus the right side.
-            total: a number that changes with what was compared: the gap, and the numbers that were divided.
-            by_sizes: whether the numbers depend on sizes alone, not on the values of tensors.
-            period: the number by which they were divided; 0 if they were not.
-            values: what the numbers were read from.
-        """
+    def compared(self, outcome: bool, gap: float, origin: Origin) -> bool:
+        """A number was compared, or tested for being zero: the left minus the right side. The code gets what this returns."""
 
     def converted(self, value: Any, function: str) -> Any:
         """A number was made plain by ``int``, ``ceil``, ``range`` or another function. The code gets what this returns."""
@@ -69,15 +73,9 @@ def reporting_to(listener: Listener) -> Iterator[None]:
 class _Tracked:
     """A number that depends on sizes or values. What is computed from it is tracked, too."""
 
-    by_sizes = True
     plain: Any
     """The number itself."""
-    divided: float = 0.0
-    """The divided number from which it is computed: many sizes have the same quotient or remainder."""
-    period: float = 0.0
-    """The number by which it was divided, one time after another: 16 for ``size % 16`` and for ``size // 4 % 4``."""
-
-    values: Values = ()
+    origin: Origin
 
     def __bool__(self) -> bool:
         return _reported(bool(self.plain), float(self.plain), self)
@@ -90,8 +88,8 @@ class _Tracked:
 
     def __format__(self, specification: str) -> str:
         """``f"{x.shape[1]}"``, as the keys of dictionaries are made."""
-        if not self.by_sizes and _listener is not None:
-            _listener.read_unseen("format", self.values)
+        if not self.origin.by_sizes and _listener is not None:
+            _listener.read_unseen("format", self.origin.values)
         return format(_converted(self.plain, "format"), specification)
 
     def __str__(self) -> str:
@@ -120,44 +118,33 @@ class TrackedFloat(_Tracked, float):
 _TRACKED_CLASSES: Mapping[type, Callable[[Any], _Tracked]] = {int: TrackedInt, float: TrackedFloat}
 
 
-def tracked(value: Any, *, by_sizes: bool, divided: float = 0.0, period: float = 0.0, values: Values = ()) -> Any:
+def tracked(value: Any, origin: Origin) -> Any:
     """``value``, tracked if it is an int or a float; a bool is not."""
     tracked_class = _TRACKED_CLASSES.get(type(value))
     if tracked_class is None:
         return value
     number = tracked_class(value)
-    number.by_sizes, number.divided, number.period, number.values = by_sizes, divided, period, values
+    number.origin = origin
     return number
 
 
+def _origin(operands: Collection[Any]) -> Origin:
+    """What a number is computed from that is computed from some numbers, tracked and others."""
+    origins = [operand.origin for operand in operands if isinstance(operand, _Tracked)]
+    return Origin(
+        by_sizes=all(each.by_sizes for each in origins),
+        values=tuple(dict.fromkeys(value for each in origins for value in each.values)),
+        divided=sum(each.divided for each in origins),
+        period=max((each.period for each in origins), default=0.0),
+    )
+
+
 def _reported(outcome: bool, gap: float, *operands: Any) -> bool:
-    if _listener is None:
-        return outcome
-    total = gap + _divided(operands)
-    by_sizes, period, values = _are_sizes(operands), _period(operands), _values(operands)
-    return _listener.compared(outcome, gap, total, by_sizes=by_sizes, period=period, values=values)
+    return outcome if _listener is None else _listener.compared(outcome, gap, _origin(operands))
 
 
 def _converted(value: Any, function: str) -> Any:
     return value if _listener is None else _listener.converted(value, function)
-
-
-def _are_sizes(operands: Collection[Any]) -> bool:
-    """Whether those of the operands that are tracked depend on sizes alone."""
-    return all(operand.by_sizes for operand in operands if isinstance(operand, _Tracked))
-
-
-def _divided(operands: Collection[Any]) -> float:
-    return sum(operand.divided for operand in operands if isinstance(operand, _Tracked))
-
-
-def _period(operands: Collection[Any]) -> float:
-    return max((operand.period for operand in operands if isinstance(operand, _Tracked)), default=0.0)
-
-
-def _values(operands: Collection[Any]) -> Values:
-    of_operands = (operand.values for operand in operands if isinstance(operand, _Tracked))
-    return tuple(dict.fromkeys(itertools.chain.from_iterable(of_operands)))
 
 
 def plain_number(value: Any) -> Any:
@@ -182,15 +169,13 @@ def _arithmetic(compute: Callable[..., Any], *, is_reflected: bool = False, is_c
         numbers = [plain_number(operand) for operand in operands]
         if None in numbers:
             return NotImplemented
-        by_sizes = _are_sizes([self, *operands])
-        divided, period, values = _divided([self, *operands]), _period([self, *operands]), _values([self, *operands])
+        origin = _origin([self, *operands])
         if compute in _DIVISIONS and not is_reflected:
-            divided, period = divided + self.plain, max(period, 1) * abs(numbers[0])
+            period = max(origin.period, 1) * abs(numbers[0])
+            origin = origin._replace(divided=origin.divided + self.plain, period=period)
         result = compute(*numbers, self.plain) if is_reflected else compute(self.plain, *numbers)
         result = _converted(result, compute.__name__) if is_conversion else result
-        return pytree.tree_map(
-            lambda value: tracked(value, by_sizes=by_sizes, divided=divided, period=period, values=values), result
-        )
+        return pytree.tree_map(lambda value: tracked(value, origin), result)
 
     return method
 
@@ -235,7 +220,7 @@ def _converting_class(original: type) -> type:
     def convert(_class: type, *args: Any, **keywords: Any) -> Any:
         value, source = original(*args, **keywords), args[0] if args else None
         if isinstance(source, _Tracked):
-            return tracked(value, by_sizes=source.by_sizes, period=source.period, values=source.values)
+            return tracked(value, source.origin._replace(divided=0.0))
         if isinstance(source, torch.Tensor):
             return _number_of(source, value, by_sizes=False)
         return _converted(value, original.__name__)  # ``int(0.5 * x.shape[0])`` converts a number that is not tracked
@@ -308,7 +293,6 @@ def tracked_conversions(namespaces: Collection[dict[str, Any]]) -> AbstractConte
 
 @contextlib.contextmanager
 def _replaced(replacements: Collection[tuple[dict[str, Any], str, Any]]) -> Iterator[None]:
-    """Let names have other values in their namespaces."""
     before = [(namespace, name, namespace.get(name)) for namespace, name, _ in replacements]
     for namespace, name, value in replacements:
         namespace[name] = value

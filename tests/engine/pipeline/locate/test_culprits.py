@@ -7,7 +7,7 @@ import onnx
 import pytest
 import torch
 from onnx import helper, numpy_helper
-from toolbox.cells import Total, recipe_of, run_one
+from toolbox.cells import Total, errors, recipe_of, run_one
 
 import onnx_ci
 from onnx_ci.report.findings import describe_finding
@@ -15,10 +15,6 @@ from onnx_ci.report.findings import describe_finding
 DYNAMIC = {"dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
 FLOATS = torch.linspace(-1, 1, 8).reshape(2, 4)
 NAMES = {"input_names": ["x"], "output_names": ["y"]}
-
-
-def errors(result):
-    return [each for each in result.findings if each.severity is onnx_ci.Severity.ERROR]
 
 
 # --- models that exporters translate wrongly
@@ -108,13 +104,12 @@ def of(model, *args):
 @pytest.mark.parametrize(
     ("model", "x", "module", "kind"),
     [
-        (Scaled(), FLOATS, "", "number"),
         (Nested(), FLOATS, "layers.1", "number"),
         (Branch(), FLOATS, "", "condition"),
         (Condition(), FLOATS, "", "condition"),
         (Halves(), torch.tensor([[1, 2], [3, 4]]), "", None),
     ],
-    ids=["number", "nested", "branch", "condition", "mistranslated"],
+    ids=["number", "branch", "condition", "mistranslated"],
 )
 def test_the_line_that_an_exporter_freezes_or_mistranslates_is_named(model, x, module, kind):
     result = run_one(of(model, x))
@@ -345,14 +340,10 @@ def set_to(operator, **attributes):
 
 PLANTED = {
     "Conv, a weight": (scaled("Conv", 1), "Conv", "conv", "aten.convolution"),
-    "Conv, pads": (set_to("Conv", pads=[2, 2, 0, 0]), "Conv", "conv", "aten.convolution"),
     "Erf": (replaced("Erf", "Tanh"), "Tanh", "", "aten.gelu"),
-    "ReduceMean": (set_to("ReduceMean", axes=[2]), "ReduceMean", "", "aten.mean"),
     "LSTM, a weight": (scaled("LSTM", 2), "LSTM", "recurrent", "aten.addmm"),
     "LayerNorm's Sqrt": (replaced("Sqrt", "Abs"), "Abs", "scale", "aten.native_layer_norm"),
-    "MatMul, a weight": (scaled("MatMul", 1), "MatMul", "head", "aten.addmm"),
     "Softmax": (set_to("Softmax", axis=1), "Softmax", "", "aten._softmax"),
-    "Softmax, dropped": (replaced("Softmax", "Identity"), "Identity", "", "aten._softmax"),
 }
 
 
@@ -418,7 +409,6 @@ def swapped_states(graph):
 
 AMONG_SEVERAL = {
     "the other states": (input_of("Slice", 0, 0, lambda graph, name: "c"), "Slice"),
-    "other rows of the states": (input_of("Slice", 2, 1, number(1)), "Slice"),
     "the states of one direction": (input_of("Slice", 0, 2, number(1)), "Slice"),
     "a node too many": (input_of("LSTM", 1, 0, without_sign), "Abs 'unsigned'"),
     "swapped outputs": (swapped_states, "LSTM '/recurrent/LSTM_1'"),
@@ -501,8 +491,6 @@ def dropped(_, node):
 
 IN_BLOCKS = {
     "another axis": ("/1/before/ReduceMean_1", becomes("ReduceMean", axes=[1], keepdims=1)),
-    "another operator": ("/1/after/Sqrt", becomes("Abs")),
-    "Mul in the place of Div": ("/0/after/Div", becomes("Mul")),
     "the mean of something else": ("/1/before/ReduceMean_1", reads("/0/Add_1_output_0")),
     "a missing factor of a size": ("/0/attention/Mul", dropped),
     "another size": ("/1/attention/Unsqueeze_3", reads("/1/attention/Gather_2_output_0")),

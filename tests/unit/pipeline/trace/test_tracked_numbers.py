@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnx_ci.pipeline.trace.tracked_numbers import TrackedFloat, TrackedInt, reporting_to, tracked
+from onnx_ci.pipeline.trace.tracked_numbers import Origin, TrackedFloat, TrackedInt, reporting_to, tracked
 
 numbers = st.one_of(st.integers(-20, 20), st.floats(-20, 20))
 operations = st.sampled_from(
@@ -21,9 +21,9 @@ class Listener:
     def __init__(self):
         self.heard, self.periods = [], []
 
-    def compared(self, outcome, gap, total, *, by_sizes, period, values):
-        self.heard.append((outcome, gap, by_sizes))
-        self.periods.append(period)
+    def compared(self, outcome, gap, origin):
+        self.heard.append((outcome, gap, origin.by_sizes))
+        self.periods.append(origin.period)
         return outcome
 
     def converted(self, value, function):
@@ -35,7 +35,7 @@ class Listener:
 
 
 def of_sizes(number):
-    return tracked(number, by_sizes=True)
+    return tracked(number, Origin(by_sizes=True))
 
 
 @given(operations, numbers, numbers)
@@ -60,7 +60,7 @@ def test_arithmetic_is_that_of_plain_numbers_and_its_results_are_tracked(operati
 def test_a_comparison_is_reported_with_its_gap(compare, left, right, by_sizes):
     listener = Listener()
     with reporting_to(listener):
-        outcome = compare(of_sizes(left), tracked(right, by_sizes=by_sizes))
+        outcome = compare(of_sizes(left), tracked(right, Origin(by_sizes=by_sizes)))
     assert outcome is compare(left, right)
     assert listener.heard == [(outcome, left - right, by_sizes)]
 
@@ -114,7 +114,7 @@ def test_a_number_that_becomes_text_is_reported(number):
 class Answering:
     """Gives other answers than the numbers do."""
 
-    def compared(self, outcome, gap, total, *, by_sizes, period, values):
+    def compared(self, outcome, gap, origin):
         return not outcome
 
     def converted(self, value, function):
@@ -132,8 +132,8 @@ def test_the_code_gets_what_the_listener_answers(number):
 def test_a_number_remembers_what_it_was_read_from_and_tells_when_it_becomes_a_text():
     listener = Listener()
     with reporting_to(listener):
-        first, second = (tracked(number, by_sizes=False, values=(value,)) for number, value in ((3, 7), (2.5, 8)))
-        assert (first * second - first).values == (7, 8)
+        first, second = (tracked(number, Origin(by_sizes=False, values=(value,))) for number, value in ((3, 7), (2.5, 8)))
+        assert (first * second - first).origin.values == (7, 8)
         assert f"{first + 1}" == "4"
         assert f"{of_sizes(3)}" == "3"
     assert [each for each in listener.heard if isinstance(each, tuple)] == [("format", (7,))]
