@@ -74,10 +74,8 @@ class TracedValue:
 class ModelTrace:
     """What a model computes from its inputs, operator by operator.
 
-    Args:
-        trace: a run of the model. Of each value that depends on the inputs, it has the numbers and the noise.
-        steps: the smaller operators that larger ones stand for, by the index of these.
-        outputs: what the model returned.
+    Of each value that depends on the inputs, the recorded run has the numbers and the noise. ``steps`` are the smaller
+    operators that larger ones stand for, by the index of these.
     """
 
     def __init__(self, trace: Trace, steps: Mapping[int, Sequence[Operator]], outputs: Sequence[torch.Tensor]) -> None:
@@ -155,11 +153,6 @@ class TooLargeError(Exception):
 
 def trace_model(model: RecipeModel, probe: Probe, deadline: float) -> ModelTrace | None:
     """What the model computes on the inputs of ``probe``, in float64; ``None`` if it cannot run in float64.
-
-    Args:
-        model: the model.
-        probe: the inputs.
-        deadline: when to stop, by :func:`time.thread_time`.
 
     Raises:
         TooLargeError: the trace needs too much memory or time.

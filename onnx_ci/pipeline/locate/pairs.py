@@ -25,11 +25,8 @@ _SAMPLED = 256
 class PairedFile:
     """The values of a file on one input, and which of them are the model's.
 
-    Args:
-        runner: the file.
-        trace: what the model computes on the same input.
-        feeds: the file's inputs by name: first those of the model, in its order; then weights, if they are inputs.
-        limit: how many times the rounding of one operator a node may be off by.
+    The file's inputs are first those of the model, in its order; then weights, if they are inputs. A node may be off by
+    ``limit`` times the rounding of one operator.
     """
 
     def __init__(self, runner: NodeRunner, trace: ModelTrace, feeds: Mapping[str, torch.Tensor], limit: float) -> None:
@@ -147,11 +144,8 @@ class PairedFile:
         equal = [position for position, distance in distances.items() if distance <= self._limit]
         # An operator may change little, such as a BatchNorm that was not trained.
         farthest = min((distances[each] for each in equal), default=0.0) * _AS_CLOSE + 1
-        return min(
-            equal,
-            key=lambda each: (distances[each] > farthest, self.trace.values[each].same_as in paired, each),
-            default=None,
-        )
+        is_paired = {each: self.trace.values[each].same_as in paired for each in equal}
+        return min(equal, key=lambda each: (distances[each] > farthest, is_paired[each], each), default=None)
 
     def _distance(self, tensor: torch.Tensor, position: int) -> float:
         """How far a tensor is from one of the model's, in units of its noise."""

@@ -18,9 +18,8 @@ from onnx_ci.processes.limits import Limits, default_jobs
 from onnx_ci.processes.supervisor import LAST, Death
 from onnx_ci.results.records import AXES_OF_ONE, Cell, CellEvidence, CellResult, Severity, SourceLine, Status
 from onnx_ci.results.rules import RULES
-from onnx_ci.tools.fix.remedies import Remedy, other_exports, same_export, text_of
+from onnx_ci.tools.fix.remedies import Remedy, decided, other_exports, same_export, text_of, try_remedy
 from onnx_ci.tools.fix.rewrites import rewrites, without_unused
-from onnx_ci.tools.fix.try_remedy import decided, try_remedy
 
 _LINES = 3
 """How many lines that a failure names are rewritten."""
@@ -34,7 +33,6 @@ class Attempt:
 
     remedy: Remedy
     result: CellResult
-    """The verdict on the changed cell."""
 
     @property
     def passes(self) -> bool:
@@ -43,13 +41,7 @@ class Attempt:
 
 
 class Search:
-    """Tries remedies with a failing cell, several at once, each in a process of its own.
-
-    Args:
-        spec: the cell.
-        recipes: where the processes are started.
-        settings: the settings of the run.
-    """
+    """Tries remedies with a failing cell, several at once, each in a process of its own."""
 
     def __init__(self, spec: CellSpec, recipes: Recipes, settings: Settings) -> None:
         self._spec, self._recipes, self._settings = spec, recipes, settings

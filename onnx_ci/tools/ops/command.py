@@ -92,11 +92,7 @@ def _plans(scopes: Iterable[RecipeScope], settings: Settings) -> Iterator[CellSp
 
 
 def _supports(plans: Sequence[CellSpec], recipes: Recipes) -> Iterator[OperatorSupport]:
-    """Which operators of each cell are supported, in any order.
-
-    Raises:
-        EnvironmentLacksError: no process could be started.
-    """
+    """Which operators of each cell are supported, in any order."""
     from onnx_ci.tools.ops.unsupported_ops import OperatorSupport
 
     settings = recipes.settings
@@ -152,15 +148,8 @@ def _lines(listings: Sequence[OperatorSupport]) -> list[str]:
     return [*lines, f"the lowest opset that works is {min(working)}" if working else "no opset works"]
 
 
-# --- ONNX files -----------------------------------------------------------------------------------------------------
-
-
 def _list_files(files: Iterable[Path]) -> ExitCode:
-    """Print the operators of each file.
-
-    Raises:
-        ConfigurationError: one is not an ONNX file.
-    """
+    """Print the operators of each file."""
     from onnx_ci.onnx_model.operators import least_release, operators_of
     from onnx_ci.onnx_model.signature import read_model
 

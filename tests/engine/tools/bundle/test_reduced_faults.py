@@ -108,7 +108,7 @@ def test_files_of_others_are_not_replaced(name, tmp_path) -> None:
     mine.parent.mkdir(exist_ok=True)
     mine.write_text("mine")
     with pytest.raises(ConfigurationError, match=r"would be replaced, but onnx-ci did not write it; name another folder"):
-        write_bundle(None, (), tmp_path, None, None)
+        write_bundle(None, (), tmp_path, None)
     assert mine.read_text() == "mine"
 
 
@@ -117,4 +117,4 @@ def test_a_new_folder_other_names_and_an_earlier_report_can_be_written_to(names,
     for name in names:
         (tmp_path / name).write_text("")
     with pytest.raises(NoBundleError, match="the cell does not fail"):
-        write_bundle(None, (), tmp_path, None, None)
+        write_bundle(None, (), tmp_path, None)
