@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -139,8 +140,8 @@ def _explained(
     again = run(copies.fresh(), seed=OTHER_SEED)
     if differ(again, own):
         message = "a fresh copy of the model returns different outputs"
-        fresh = ((copies.fresh(), seed) for seed in (0, OTHER_SEED))
-        first, other = (tracer.record(call, seed=seed, keep=sums_of_constants)[0] for call, seed in fresh)
+        record = functools.partial(tracer.record, keep=sums_of_constants)
+        first, other = (record(copies.fresh(), seed=seed)[0] for seed in (0, OTHER_SEED))
         drawn = next(iter(lines_that_draw(first)), None)
         remedy, source = (None, drawn) if drawn else (_NOT_DRAWN_BY_TORCH, first_difference(first, other))
         details = {"other_sizes": not same_shapes(again, own)}
@@ -216,7 +217,8 @@ def _changed(changed: Sequence[str]) -> Finding:
 
 def _impure(changed: Sequence[str], later: str, copies: Copies, tracer: Tracer) -> Finding:
     fresh = copies.fresh()
-    first, second = (tracer.record(call, keep=sums_of_constants)[0] for call in [with_inputs(fresh), with_inputs(fresh)])
+    calls = [with_inputs(fresh), with_inputs(fresh)]
+    first, second = (tracer.record(call, keep=sums_of_constants)[0] for call in calls)
     source = next(iter(lines_that_change_state(first)), None) or first_difference(first, second)
     state = listed_shortly(changed) if changed else "state that it keeps"
     message = f"running the model changes {state}, and {later} returns different outputs"
