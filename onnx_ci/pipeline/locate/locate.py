@@ -21,6 +21,7 @@ from onnx_ci.pipeline.compare.attribution import is_of_other_runtime
 from onnx_ci.pipeline.compare.equal_axes import EQUAL_AXES
 from onnx_ci.pipeline.compare.runtime_run import FileRun, feeds_of
 from onnx_ci.pipeline.export.error_lines import line_of_node
+from onnx_ci.pipeline.export.exporter_errors import remedy_of_wrong_operator
 from onnx_ci.pipeline.inputs.probes import InputStatus, Probe, Probes
 from onnx_ci.pipeline.locate.culprits import SourceSites, find_culprits, with_recipe
 from onnx_ci.pipeline.locate.export_questions import FAST_PATH, ExportQuestion, QuestionedModel
@@ -66,6 +67,10 @@ _IN_LAYER = (
     "another opset or exporter, as onnx-ci fix does."
 )
 _WITHOUT_PASSES = "Report it to ONNX Runtime, and switch it off meanwhile: InferenceSession(..., disabled_optimizers=[{}])."
+_BY_BATCH = (
+    "Something calls train() on a normalization while the model runs, so the model uses the statistics of the batch, and the "
+    "file those that were recorded. Call eval(), or compute x.mean(...) and x.var(..., unbiased=False) of the batch in forward."
+)
 _ABOUT_SIZES = ("baked-shape", "static-axis")
 _NOT_HANDED_ON = (
     "Not tried: give dynamic_axes to torch.onnx.export in the export function. The file computes no size at all, as if the "
@@ -467,8 +472,12 @@ def _remedy(finding: Finding, exporter: str, model: RecipeModel) -> str:
         layer = dict(model.pristine.model.named_modules()).get(finding.culprits[0].module)
         if type(layer).__module__.startswith("torch.nn.modules."):  # the culprit is a part of what it computes
             return _IN_LAYER + _SOME_SIZES
+    if (known := remedy_of_wrong_operator(name for each in finding.culprits for name in each.operators)) is not None:
+        return known
     if finding.rule == "baked-value" and any(each.nodes for each in finding.culprits):
         return _IN_NODE
+    if finding.rule == "numeric-drift" and any(each.endswith(".running_mean'") for each in model.changed_by_running):
+        return _BY_BATCH
     return finding.remedy
 
 

@@ -120,7 +120,61 @@ def test_the_line_that_an_exporter_freezes_or_mistranslates_is_named(model, x, m
     assert culprit.module == module
     assert (culprit.frozen and culprit.frozen.kind) == kind
     assert "translates the operator wrongly" not in found.remedy  # that claim was never tested
-    assert ("other operators of torch" in found.remedy) == (kind is None)  # where no line of Python is at fault
+    assert ("rounding_mode='floor'" in found.remedy) == (kind is None)  # where no line of Python is at fault
+
+
+class Positions(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(16, 4)
+
+    def forward(self, x):
+        at = torch.arange(x.shape[0])
+        offsets = at[None, :] - at[:, None]
+        steps = self.halved(offsets) + 8
+        return x + self.table(steps).sum(0)
+
+    def halved(self, offsets):
+        return offsets // 2  # the fault
+
+
+class RightPositions(Positions):
+    def halved(self, offsets):
+        return torch.div(offsets, 2, rounding_mode="floor")
+
+
+def test_what_a_model_makes_of_sizes_is_followed_as_what_it_makes_of_inputs_is():
+    (found,) = errors(run_one(of(Positions(), FLOATS)))
+    (culprit,) = found.culprits
+    assert culprit.source.text == "return offsets // 2  # the fault"
+    assert culprit.nodes[0].startswith("Div ")
+    assert "rounding_mode='floor'" in found.remedy
+    assert run_one(of(RightPositions(), FLOATS)).status == "passed"
+
+
+class Adapting(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)
+
+    def forward(self, x):
+        self.norm.train()
+        return self.norm(self.first(x))
+
+
+class OfBatch(Adapting):
+    def forward(self, x):
+        hidden = self.first(x)
+        deviation = (hidden.var(0, unbiased=False) + self.norm.eps).sqrt()
+        return (hidden - hidden.mean(0)) / deviation * self.norm.weight + self.norm.bias
+
+
+def test_the_remedy_of_a_normalization_by_the_batch_names_what_is_right():
+    found = next(
+        each for each in errors(run_one(of(Adapting(), torch.randn(5, 4)), opsets="18")) if each.rule == "numeric-drift"
+    )
+    assert "x.mean(...) and x.var(..., unbiased=False)" in found.remedy
+    assert run_one(of(OfBatch(), torch.randn(5, 4)), opsets="18").status == "passed"
 
 
 @pytest.mark.parametrize("opset", ["17", "18"])
