@@ -108,7 +108,8 @@ class ModelTrace:
     def _add(self, operator: Operator, whole: Operator, call: int) -> None:
         """Add an operator if it depends on the inputs: a step of the operator ``whole``, or this itself."""
         inputs = tuple(dict.fromkeys(self._positions[each] for each in operator.operands if each in self._positions))
-        results = dict.fromkeys((*operator.written, *operator.results) if inputs else ())
+        is_followed = inputs or any(self._recorded[each].role is Role.CREATED for each in operator.results)
+        results = dict.fromkeys((*operator.written, *operator.results) if is_followed else ())
         outputs = tuple(self._add_value(each, inputs, len(self.operators)) for each in results if each not in self._positions)
         if not outputs:
             return
@@ -222,7 +223,7 @@ class _NumbersRecorder(Recorder):
         self.steps[index], self._events = [event for event in self._events if isinstance(event, Operator)], events
 
     def _numbers(self, tensor: torch.Tensor, role: Role) -> _Numbers | None:
-        if role is not Role.INPUT and not (role is Role.RESULT and self._is_followed):
+        if role not in (Role.INPUT, Role.CREATED) and not (role is Role.RESULT and self._is_followed):
             return None
         if self._is_uninitialized:
             return tensor.new_empty(0), 0.0
