@@ -354,7 +354,7 @@ def show_in_short(results: Iterable[CellResult], *, before: str = "") -> None:
 def show_failures(results: Iterable[CellResult], commands: Commands, verbosity: str | None) -> None:
     """Print each cause of failures once, with what helps to fix it. With ``-v``, :func:`show` has done so for each cell."""
     for cause in common_causes(shared_failures(results)) if verbosity != VERBOSE else ():
-        first, *others = cause.failures
+        first, *others = cause
         click.echo(f"\n{style(one_line(first.title), first.first.status)}")
         click.echo(_explained(first.first, commands, has_notes=False))
         if others:

@@ -16,13 +16,7 @@ from onnx_ci.report.text import describe_run, format_counts
 from onnx_ci.results.records import Cell, Status
 from onnx_ci.results.run_report import RunReport
 
-_MARKS = {
-    Status.FAILED: "❌",
-    Status.ERROR: "💥",
-    Status.SKIPPED: "⏭️",
-    Status.XFAILED: "☑️",
-    Status.XPASSED: "❗",
-}
+_MARKS = {Status.FAILED: "❌", Status.ERROR: "💥", Status.SKIPPED: "⏭️", Status.XFAILED: "☑️", Status.XPASSED: "❗"}
 _VERDICTS = {"passed": "✅ passed", "failed": "❌ failed", "nothing-ran": "⚠️ nothing ran"}
 _LENGTH = 1000
 """Longer messages are cut off; the JSON and HTML reports contain them in full."""

@@ -73,19 +73,9 @@ def environment(package: str = "onnx_ci.report") -> Environment:
         lstrip_blocks=True,
     )
     environment.globals |= {"BEYOND": BEYOND, "NOT_RUN": NOT_RUN, "RULES": RULES, "SHADES": SHADES, "WARNED": WARNED}
-    environment.filters |= {
-        "counted": count,  # jinja2 has a filter "count" of its own
-        "digest": _digest,
-        "format_duration": format_duration,
-        "printable": printable,
-        "describe_cause": describe_cause,
-        "describe_finding": describe_finding,
-        "describe_place": describe_place,
-        "step_rows": step_rows,
-        "describe_without_place": describe_without_place,
-        "shade": shade,
-        "format_result": format_result,
-    }
+    functions = (describe_cause, describe_finding, describe_place, describe_without_place, format_duration, format_result)
+    environment.filters |= {each.__name__: each for each in (*functions, printable, shade, step_rows)}
+    environment.filters |= {"counted": count, "digest": _digest}  # jinja2 has a filter "count" of its own
     return environment
 
 

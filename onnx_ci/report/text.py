@@ -17,15 +17,7 @@ from onnx_ci.report.causes import (
 from onnx_ci.report.environments import describe_failing_environments, differences
 from onnx_ci.report.findings import describe_finding, finding_lines, label, wrapped
 from onnx_ci.report.grid import NOT_RUN, WARNED, describe_unit, format_result, grid
-from onnx_ci.results.records import (
-    Cell,
-    CellResult,
-    Exclusion,
-    Finding,
-    NodeStep,
-    Severity,
-    Status,
-)
+from onnx_ci.results.records import Cell, CellResult, Exclusion, Finding, NodeStep, Severity, Status
 from onnx_ci.results.rules import RULES
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
@@ -225,11 +217,7 @@ def describe_first_cause(result: CellResult) -> str:
 
 
 def describe_result(
-    result: CellResult,
-    repeat: str,
-    *,
-    about: Callable[[str, Cell], str] | None = None,
-    has_notes: bool = True,
+    result: CellResult, repeat: str, *, about: Callable[[str, Cell], str] | None = None, has_notes: bool = True
 ) -> str:
     """A result in full: each cause with its remedy, the numbers, and the command that repeats the cell.
 
