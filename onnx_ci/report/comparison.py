@@ -6,6 +6,7 @@ and their load varies.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import functools
 import math
@@ -226,13 +227,7 @@ class RunComparison:
 
 
 def compare_runs(after: RunReport, before: RunReport | None, limits: Limits = BASELINE_LIMITS) -> RunComparison:
-    """What is different in ``after``.
-
-    Args:
-        after: the report.
-        before: the earlier one; ``None`` if there is none.
-        limits: how much may differ, as for baselines.
-    """
+    """What is different in ``after``, compared with ``before``, if there is that. ``limits`` are those of baselines."""
     before = None if before is None else renamed(before, after)
     earlier = _by_cell(before)
     later = {result.cell for result in after.cells}
@@ -269,9 +264,6 @@ def _entry(result: CellResult, report: RunReport) -> Entry | None:
 def _values(report: RunReport, names: Iterable[str]) -> list[str | None]:
     """The values of settings; ``None`` for those that are not set."""
     return [setting.value if (setting := report.settings.get(name)) else None for name in names]
-
-
-# --- one cell -----------------------------------------------------------------------------------------------------------
 
 
 def _measure_changes(before: CellResult, after: CellResult, limits: Limits) -> list[MeasureChange]:
@@ -324,14 +316,8 @@ def _other_rules(before: CellResult, after: CellResult) -> str:
     return "" if rules[0] == rules[1] else " → ".join(", ".join(sorted(each)) or "none" for each in rules)
 
 
-# --- many cells ---------------------------------------------------------------------------------------------------------
-
-
 def _total(
-    title: str,
-    values: Sequence[tuple[float, float]],
-    combine: Callable[[list[float]], float],
-    show: Callable[[float], str],
+    title: str, values: Sequence[tuple[float, float]], combine: Callable[[list[float]], float], show: Callable[[float], str]
 ) -> Iterator[Total]:
     """The total of the values before and after; nothing if there are no values."""
     if values:
@@ -364,43 +350,27 @@ def changed_rows(comparison: RunComparison) -> list[ChangedRow]:
     Verdicts come first, and what got worse before what got better. What no measure shows comes last.
     """
     moved = {each.cell: each for each in comparison.moved}
-    measured: dict[tuple[str, object], list[tuple[Cell, MeasureChange]]] = {}
-    in_words: dict[tuple[str, str], list[Cell]] = {}
-    for row in grid(comparison.after.cells).rows:
-        cells = [result.cell for result in row.results if result is not None and result.cell in moved]
-        for cell in cells:
+    groups: dict[tuple[str, str, object], list[tuple[Cell, MeasureChange | None]]] = {}
+    for line in grid(comparison.after.cells).rows:
+        for cell in (result.cell for result in line.results if result is not None and result.cell in moved):
             for move in moved[cell].measures:
                 verdicts = (move.before, move.after) if move.measure is Measure.VERDICT else ()
-                measured.setdefault((row.title, (move.words, verdicts)), []).append((cell, move))
+                groups.setdefault((line.title, move.words, verdicts), []).append((cell, move))
             for _, words in moved[cell].unmeasured:
-                in_words.setdefault((row.title, words), []).append(cell)
+                groups.setdefault((line.title, words, None), []).append((cell, None))
 
-    def rank(group: tuple[object, Sequence[tuple[Cell, MeasureChange]]]) -> tuple[int, bool, float]:
-        changes = [change for _, change in group[1]]
-        return list(Measure).index(changes[0].measure), not changes[0].is_worse, -max(each.factor for each in changes)
+    def rank(alike: Iterable[tuple[Cell, MeasureChange | None]]) -> tuple[int, bool, float]:
+        moves = [move for _, move in alike if move is not None]
+        if not moves:
+            return len(Measure), False, 0.0
+        return list(Measure).index(moves[0].measure), not moves[0].is_worse, -max(each.factor for each in moves)
 
-    ranked = sorted(measured.items(), key=rank)
-    return [
-        *(_measured_row(title, alike) for (title, _), alike in ranked),
-        *(
-            ChangedRow(title=title, opsets=_opsets(cells), cell=cells[0], words=words)
-            for (title, words), cells in in_words.items()
-        ),
-    ]
-
-
-def _measured_row(title: str, alike: Sequence[tuple[Cell, MeasureChange]]) -> ChangedRow:
-    cell, most = max(alike, key=lambda each: each[1].factor)
-    return ChangedRow(
-        title=title,
-        opsets=_opsets(cell for cell, _ in alike),
-        cell=cell,
-        words=most.words,
-        mark="worse" if most.is_worse else "better",
-        before=most.before,
-        after=most.after,
-    )
-
-
-def _opsets(cells: Iterable[Cell]) -> str:
-    return format_opsets([cell.opset for cell in cells])
+    rows = []
+    for (title, words, _), alike in sorted(groups.items(), key=lambda group: rank(group[1])):
+        opsets = format_opsets([cell.opset for cell, _ in alike])
+        cell, most = max(alike, key=lambda each: each[1].factor if each[1] else 0.0)
+        row = ChangedRow(title=title, opsets=opsets, cell=cell, words=words)
+        if most is not None:
+            row = dataclasses.replace(row, mark="worse" if most.is_worse else "better", before=most.before, after=most.after)
+        rows.append(row)
+    return rows

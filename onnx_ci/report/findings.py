@@ -123,11 +123,7 @@ _MOST_AFTER = 2
 def excerpt(source: SourceLine, directory: Path) -> list[str]:
     """The code from the beginning of the function to two lines after the line, which is marked.
 
-    Empty if the file is outside of ``directory`` or has another line there.
-
-    Args:
-        source: the line.
-        directory: what its file is relative to.
+    Empty if the file, which is relative to ``directory``, is outside of it or has another line there.
     """
     with contextlib.suppress(OSError, ValueError):  # no file can have this name
         path = (directory / source.file).resolve()

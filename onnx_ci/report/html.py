@@ -212,7 +212,7 @@ def _groups(table: Grid) -> list[dict[str, object]]:
     groups: dict[str, list[Row]] = {}
     for key, row in zip(keys, table.rows, strict=True):
         groups.setdefault(key, []).append(row)
-    shown = []
+    shown: list[dict[str, object]] = []
     for key, rows in groups.items():
         statuses = Counter(result.status for row in rows for result in row.results if result is not None)
         counts = ", ".join(f"{number} {status}" for status, number in statuses.items())
