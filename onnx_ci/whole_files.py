@@ -22,12 +22,9 @@ ABANDONED_AFTER = 3600.0
 
 
 def write_whole(path: Path, pieces: Iterable[bytes], *, is_new: bool = False) -> None:
-    """Write ``pieces`` to ``path``, without keeping them in memory. Whatever is there is replaced, also a pipe.
+    """Write ``pieces`` to ``path`` in a folder that exists, without keeping them in memory.
 
-    Args:
-        path: the file, in a folder that exists.
-        pieces: the content.
-        is_new: whether an existing file is an error instead of being replaced.
+    Whatever is there is replaced, also a pipe; with ``is_new``, an existing file is an error.
 
     Raises:
         OSError: the file cannot be written; an existing one is kept.
@@ -46,14 +43,12 @@ def write_whole(path: Path, pieces: Iterable[bytes], *, is_new: bool = False) ->
 
 
 def read_regular(path: Path, largest: int) -> bytes:
-    """The content of a regular file. Reading a pipe could last forever, and a device has no end.
+    """The content of a regular file, or of one that ``path`` links to.
 
-    Args:
-        path: the file, or a link to it.
-        largest: in bytes.
+    Reading a pipe could last forever, and a device has no end.
 
     Raises:
-        OSError: the file cannot be read, is not a regular file, or is larger than that.
+        OSError: the file cannot be read, is not a regular file, or is larger than ``largest`` bytes.
     """
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with open(descriptor, "rb") as file:  # noqa: PTH123 - it is open already
@@ -66,12 +61,9 @@ def read_regular(path: Path, largest: int) -> bytes:
 
 
 def remove_unfinished(folder: Path, name: str | None = None, *, seconds: float = ABANDONED_AFTER) -> None:
-    """Remove the unfinished files of processes that were killed.
+    """Remove the unfinished files in a folder, or those of ``name`` alone, of processes that were killed.
 
-    Args:
-        folder: where they are.
-        name: the name that they were to get; any name by default.
-        seconds: their age. Another process may still be writing a younger one.
+    Another process may still be writing a file that is younger than ``seconds``.
     """
     with contextlib.suppress(OSError):
         for file in folder.iterdir():

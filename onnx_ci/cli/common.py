@@ -50,11 +50,7 @@ QUIET, VERBOSE = "quiet", "verbose"
 
 
 class GroupedOption(click.Option):
-    """An option that help shows under the heading of a group.
-
-    Args:
-        group: the group.
-    """
+    """An option that help shows under the heading of a group."""
 
     def __init__(self, *arguments: Any, group: Group, **values: Any) -> None:
         super().__init__(*arguments, **values)
@@ -81,12 +77,9 @@ class GroupedCommand(click.Command):
 
 
 def options_of(*names: str, paths: bool = True, takes_all: bool = False) -> Callable[[Command], Command]:
-    """Add options for settings, and the argument PATHS.
+    """Add options for settings, by default for all, and the argument PATHS.
 
-    Args:
-        names: the settings. Default: all.
-        paths: whether to add the argument.
-        takes_all: whether to add the options for all other settings, too, but hide them in the help.
+    With ``takes_all``, the options for all other settings are added, too, but hidden in the help.
     """
 
     def decorate(command: Command) -> Command:
@@ -226,12 +219,9 @@ class NamedCell:
 
 
 def cell_or_file(name: str, settings: Settings, paths: tuple[Path, ...] = ()) -> NamedCell | Path:
-    """What ``name`` means: a cell, at any opset, or an ONNX file.
+    """What ``name`` means: a cell, at any opset, by its id with or without the recipe's file; or an ONNX file, by its path.
 
-    Args:
-        name: the id of a cell, with or without the recipe's file; or the path of a file.
-        settings: the settings.
-        paths: where to search for the recipe. Default: in the file of the id, or in the project's recipe files.
+    The recipe is searched for in ``paths``. Default: in the file of the id, or in the project's recipe files.
 
     Raises:
         ConfigurationError: ``name`` is neither an id nor a path, or what it names does not exist.

@@ -43,12 +43,7 @@ from onnx_ci.text import one_line
 @options_of("recipe-files", "packages", *(option.name for option in OF_ONE_CELL))
 @with_colour
 @with_exit_code
-def why(
-    target: str | None,
-    name: str | None,
-    paths: tuple[Path, ...],
-    **flags: str | None,
-) -> NoReturn:
+def why(target: str | None, name: str | None, paths: tuple[Path, ...], **flags: str | None) -> NoReturn:
     r"""Show where a failure begins, or what a rule means.
 
     Each cause is shown with its line of code, and with the nodes around the fault: what each node computes in the file, what

@@ -24,11 +24,7 @@ _IS_ENCRYPTED = 0x1
 
 
 def report_of(archive: Path, artifact: str) -> RunReport:
-    """The report in a downloaded archive.
-
-    Args:
-        archive: the file.
-        artifact: the name of the artifact, for messages.
+    """The report in a downloaded archive; ``artifact`` is its name in messages.
 
     Raises:
         ConfigurationError: it contains no report that can be used; the message says why.

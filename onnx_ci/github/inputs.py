@@ -67,10 +67,7 @@ class Inputs:
 
 
 def read_inputs(environment: Mapping[str, str]) -> Inputs:
-    """The inputs of ``action.yml``. A missing or empty input has its default.
-
-    Args:
-        environment: contains ``INPUT_PATHS``, ``INPUT_OPSETS`` and so on, and GitHub's own variables.
+    """The inputs of ``action.yml``, such as ``INPUT_PATHS``. A missing or empty one has its default.
 
     Raises:
         ConfigurationError: an input is invalid.
@@ -113,9 +110,6 @@ class PublishInputs:
 
 def read_publish_inputs(environment: Mapping[str, str]) -> PublishInputs:
     """The inputs of ``publish/action.yml``.
-
-    Args:
-        environment: contains ``INPUT_COMMENT`` and so on.
 
     Raises:
         ConfigurationError: an input is invalid.

@@ -48,13 +48,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class Repository:
-    """A repository on GitHub.
-
-    Args:
-        name: ``owner/name``.
-        token: the token of the job.
-        address: the address of the API.
-    """
+    """The repository ``owner/name`` on GitHub, used with the token of the job."""
 
     def __init__(self, name: str, token: str, address: str = "https://api.github.com") -> None:
         self.name = name
@@ -64,11 +58,24 @@ class Repository:
 
     def get(self, path: str, **query: str | int) -> Any:
         """The answer to ``GET /repos/{owner}/{repo}/{path}``."""
-        return self._json("GET", path, query=query)
+        return self.send("GET", path, query=query)
 
-    def send(self, method: str, path: str, data: Mapping[str, Any] | None = None) -> Any:
-        """The answer to a request that changes something."""
-        return self._json(method, path, data=data)
+    def send(
+        self, method: str, path: str, data: Mapping[str, Any] | None = None, query: Mapping[str, str | int] | None = None
+    ) -> Any:
+        """The answer to a request."""
+        with self._open(method, path, data, query) as answer:
+            if isinstance(answer, urllib.error.HTTPError):  # a redirect, which is not followed
+                raise ApiError(
+                    f"GitHub answered {method} {path} with {answer.code}: the repository may have been renamed; start a new "
+                    "run of the workflow, which knows its new name",
+                    answer.code,
+                )
+            content = answer.read(_LARGEST_ANSWER)
+        try:
+            return read_document(content) if content else None
+        except ValueError:
+            raise ApiError(f"GitHub answered {method} {path} with something other than JSON; run the job again") from None
 
     def pages(self, path: str, *, key: str = "", **query: str | int) -> Iterator[Any]:
         """Every element of a list that GitHub sends in pages, each alone or under ``key`` in an object."""
@@ -109,28 +116,8 @@ class Repository:
         except (OSError, http.client.HTTPException) as error:
             raise ApiError(f"the artifact cannot be downloaded: {_why(error)}; run the job again") from None
 
-    def _json(
-        self, method: str, path: str, data: Mapping[str, Any] | None = None, query: Mapping[str, str | int] | None = None
-    ) -> Any:
-        with self._open(method, path, data, query) as answer:
-            if isinstance(answer, urllib.error.HTTPError):  # a redirect, which is not followed
-                raise ApiError(
-                    f"GitHub answered {method} {path} with {answer.code}: the repository may have been renamed; start a new "
-                    "run of the workflow, which knows its new name",
-                    answer.code,
-                )
-            content = answer.read(_LARGEST_ANSWER)
-        try:
-            return read_document(content) if content else None
-        except ValueError:
-            raise ApiError(f"GitHub answered {method} {path} with something other than JSON; run the job again") from None
-
     def _open(
-        self,
-        method: str,
-        path: str,
-        data: Mapping[str, Any] | None = None,
-        query: Mapping[str, str | int] | None = None,
+        self, method: str, path: str, data: Mapping[str, Any] | None = None, query: Mapping[str, str | int] | None = None
     ) -> addinfourl | urllib.error.HTTPError:
         """The answer, which may be a redirect. If GitHub asks to try again, the request is sent again."""
         address = f"{self._address}/{path}" + (f"?{urllib.parse.urlencode(query)}" if query else "")

@@ -125,8 +125,7 @@ def _is_worker(config: pytest.Config) -> bool:
 def _add_recipe_files(config: pytest.Config, settings: Settings) -> frozenset[Path]:
     """If the command line names no paths, also collect the settings' packages, and recipe files outside of ``testpaths``.
 
-    Returns:
-        The recipe files that are collected only because of this.
+    Returns the recipe files that are collected only because of this.
     """
     extra_files: frozenset[Path] = frozenset()
     if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
@@ -143,12 +142,7 @@ class Run:
     """The hooks of one run with ``--onnx-export``. They pass the tests to the session and show its results."""
 
     def __init__(
-        self,
-        config: pytest.Config,
-        settings: Settings,
-        session: Session,
-        recipes: Recipes,
-        extra_files: frozenset[Path],
+        self, config: pytest.Config, settings: Settings, session: Session, recipes: Recipes, extra_files: frozenset[Path]
     ) -> None:
         self.config = config
         self.settings = settings
@@ -403,9 +397,7 @@ class Run:
     def _exit_status(self, session: pytest.Session, report: RunReport | None) -> int:
         """Pytest's own exit status, or that of the run if pytest's would say that nothing is wrong.
 
-        Args:
-            session: pytest's own session.
-            report: the report; ``None`` if only a part of the run was here.
+        There is no report if only a part of the run was here.
         """
         failures = len([result for result in report.cells if result.status.is_bad]) if report is not None else 0
         if session.exitstatus == pytest.ExitCode.TESTS_FAILED and report is not None and report.missing_device:

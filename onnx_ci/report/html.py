@@ -59,8 +59,7 @@ def render(
     Args:
         report: the report.
         repeat: gives the command that repeats a cell.
-        since: what moved since an earlier run.
-        since_name: what the earlier run is called, such as the path of its report.
+        since: what moved since an earlier run, which is called ``since_name``.
         code_in: the directory that the files in findings are relative to, to show the code around their lines.
     """
     taken: set[str] = set()
