@@ -170,21 +170,15 @@ def _exit_code_of(command: Callable[[], None]) -> int | None:
         return error.exit_code
     except SystemExit as error:
         return error.code if isinstance(error.code, int) or error.code is None else ExitCode.FAILED
-    except KeyboardInterrupt:
-        return _interrupted()
     except (click.ClickException, click.Abort, click.exceptions.Exit):
         raise
-    except Exception:
-        if was_interrupted():
-            return _interrupted()
+    except (KeyboardInterrupt, Exception) as error:
+        if isinstance(error, KeyboardInterrupt) or was_interrupted():
+            click.echo("onnx-ci: interrupted", err=True)
+            return INTERRUPTED
         click.echo(f"{traceback.format_exc()}onnx-ci: {describe_bug()}", err=True)
         return ExitCode.INTERNAL
     return None
-
-
-def _interrupted() -> int:
-    click.echo("onnx-ci: interrupted", err=True)
-    return INTERRUPTED
 
 
 def settings_from(flags: Mapping[str, str | None]) -> Settings:

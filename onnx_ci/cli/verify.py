@@ -132,8 +132,12 @@ def _check_files(files: Sequence[Path], settings: Settings, *, load: bool) -> Ex
     """Check files one by one, and show each result; with ``load``, ONNX Runtime loads them, too."""
     if load:
         require_runtime()
-    present = [path for path in files if _exists(path)]
-    failed = 0
+    present, failed = [], 0
+    for path in files:
+        try:
+            present.append(existing_file(path))
+        except ConfigurationError as error:
+            click.echo(one_line(f"onnx-ci: {error}"), err=True)
     for path in present:
         result = _check_apart(path, load, settings)
         findings = with_severities(result.findings, settings.severities_for(EVERY_RECIPE))
@@ -148,16 +152,6 @@ def _check_files(files: Sequence[Path], settings: Settings, *, load: bool) -> Ex
     if present:
         click.echo("no numbers were compared: name a recipe (--recipe=NAME), or use onnx-ci compare (with another file)")
     return ExitCode.FAILED if failed else ExitCode.PASSED if len(present) == len(files) else ExitCode.USAGE
-
-
-def _exists(path: Path) -> bool:
-    """Whether ``path`` is a file. Prints an error if it is not."""
-    try:
-        existing_file(path)
-    except ConfigurationError as error:
-        click.echo(one_line(f"onnx-ci: {error}"), err=True)
-        return False
-    return True
 
 
 def _warm_up(load: bool) -> None:

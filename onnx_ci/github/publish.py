@@ -179,22 +179,17 @@ class _Event:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Head:
+class _Branch:
+    ref: str
     sha: str
     repo: _Repo | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Base:
-    ref: str
-    repo: _Repo
-
-
-@dataclass(frozen=True, kw_only=True)
 class _PullRequest:
     number: int
-    head: _Head
-    base: _Base
+    head: _Branch
+    base: _Branch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,13 +273,11 @@ def _pull_requests(repository: Repository, event: _Event) -> list[_PullRequest]:
     head = f"{run.head_repository.full_name.partition('/')[0]}:{run.head_branch}"
     listed = repository.pages("pulls", state="open", head=head)
     pulls: list[_PullRequest] = [_of_github(_PullRequest, data, "a pull request") for data in listed]
+    ours = run.head_sha, run.head_repository.id, event.repository.id
     return [
-        pull
-        for pull in pulls
-        if pull.head.sha == run.head_sha
-        and pull.head.repo is not None
-        and pull.head.repo.id == run.head_repository.id
-        and pull.base.repo.id == event.repository.id
+        each
+        for each in pulls
+        if each.head.repo and each.base.repo and (each.head.sha, each.head.repo.id, each.base.repo.id) == ours
     ]
 
 

@@ -193,10 +193,7 @@ class Run:
         matrix = self.recipes.plan(scope.name for scope in scopes)
         self.session.add_exclusions(matrix.exclusions)
         self._specs |= {spec.cell.id: spec for spec in matrix.cells}
-        by_recipe: dict[str, list[CellSpec]] = {scope.name: [] for scope in scopes}
-        for spec in matrix.cells:
-            by_recipe[spec.cell.recipe].append(spec)
-        return [(scope, by_recipe[scope.name]) for scope in scopes], problems
+        return [(scope, [spec for spec in matrix.cells if spec.cell.recipe == scope.name]) for scope in scopes], problems
 
     def judge(self, cell: Cell) -> CellResult:
         """The result of a cell."""

@@ -238,12 +238,14 @@ def compare_runs(after: RunReport, before: RunReport | None, limits: Limits = BA
             moved.append(CellChange(cell=result.cell, before=None, after=result))
             continue
         old, new = _entry(previous, before), _entry(result, after)
+        rules = [", ".join(sorted(broken_rules(each.findings))) or "none" for each in (previous, result)]
+        both_fail = previous.status.is_bad and result.status.is_bad  # otherwise, the verdict shows it
         both = CellChange(
             cell=result.cell,
             before=previous,
             after=result,
             measures=tuple(_measure_changes(previous, result, limits)),
-            rules=_other_rules(previous, result),
+            rules=" → ".join(rules) if both_fail and rules[0] != rules[1] else "",
             changes=() if old is None or new is None else tuple(changes(old, new, limits)),
         )
         if both.measures or both.rules or both.changes:
@@ -306,14 +308,6 @@ def _measure_change(measure: Measure, before: float, after: float, show: Callabl
 def _is_timed(result: CellResult) -> bool:
     """Whether the times of a cell are those of its run."""
     return bool(result.timings) and not result.cached
-
-
-def _other_rules(before: CellResult, after: CellResult) -> str:
-    """:attr:`CellChange.rules`; empty, too, unless both results fail, because the verdict shows that."""
-    if not (before.status.is_bad and after.status.is_bad):
-        return ""
-    rules = [broken_rules(result.findings) for result in (before, after)]
-    return "" if rules[0] == rules[1] else " → ".join(", ".join(sorted(each)) or "none" for each in rules)
 
 
 def _total(

@@ -317,7 +317,7 @@ def test_help_groups_the_settings_as_the_table_does(project, quick):
     table = {group.value: [option.name for option in FLAGS if option.group is group] for group in Group}
     of_run = under_headings(quick("run", "-h").output)
     assert list(of_run) == [*table, "Other"]
-    own = {"Output": ["summary", "quiet", "verbose", "color"], "Machine": ["no-cache"]}
+    own = {"What runs": ["exitfirst"], "Output": ["summary", "quiet", "verbose", "color"], "Machine": ["no-cache"]}
     assert of_run == {**{heading: names + own.get(heading, []) for heading, names in table.items()}, "Other": ["help"]}
     assert under_headings(quick("config", "-h").output) == {"Options": ["json", "schema", "check"], **table, "Other": ["help"]}
     of_pytest = under_headings(project.command("pytest", "--help").stdout, prefix="--onnx-")
