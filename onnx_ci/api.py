@@ -34,8 +34,6 @@ from onnx_ci.results.records import Cell, CellResult, SettingSource
 from onnx_ci.results.run_report import RunReport
 
 Words = str | Iterable[str]
-"""A list of words, or a string of words separated by commas."""
-
 Paths = str | Path | Iterable[str | Path]
 """A path, a list of paths, or a string of paths separated by commas."""
 
@@ -276,13 +274,6 @@ def _found(recipe: Recipe, settings: Settings) -> Found:
     return Found(recipe, relative_source(Path(recipe.file), settings.root), is_named=True)
 
 
-def _exporter_of(scope: RecipeScope, opset: int) -> str:
-    """The exporter of an opset, or the first one of a recipe that declares others."""
-    default = default_exporter(opset)
-    declared = scope.exporters or (default,)
-    return default if default in declared else declared[0]
-
-
 def _cell(scope: RecipeScope, opset: int, exporter: str | None, device: str, graph_pass: str | None = None) -> Cell:
     """A cell of a recipe, even if the recipe does not declare it."""
     try:
@@ -297,10 +288,12 @@ def _cell(scope: RecipeScope, opset: int, exporter: str | None, device: str, gra
         passes = f"its passes are {', '.join(scope.passes)}" if scope.passes else "it has none (then=[...])"
         nearest = did_you_mean(graph_pass, scope.passes)
         raise ConfigurationError(f"the recipe {scope.name!r} has no pass {graph_pass!r}{nearest}; {passes}")
+    default = default_exporter(opset)
+    declared = scope.exporters or (default,)
     return Cell(
         source=scope.source,
         recipe=scope.name,
-        exporter=exporter or _exporter_of(scope, opset),
+        exporter=exporter or (default if default in declared else declared[0]),
         opset=opset,
         device=device,
         graph_pass=graph_pass,

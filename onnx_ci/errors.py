@@ -103,11 +103,7 @@ def working_directory() -> Path:
 
 
 def existing_file(path: Path) -> Path:
-    """``path``, if it is a file.
-
-    Raises:
-        ConfigurationError: it is not a file. The message suggests the nearest name.
-    """
+    """``path``, if it is a file. Otherwise, ``ConfigurationError`` suggests the nearest name."""
     if path.is_file():
         return path
     if path.is_dir():
@@ -133,9 +129,7 @@ def first_line(error: BaseException) -> str:
 def describe_exception(error: BaseException) -> str:
     """An exception of user code in one line: its type, its message, and the line of user code.
 
-    Args:
-        error: the exception, with its traceback. The lines of its message are joined, and of a very long message
-            the middle is left out: load_state_dict, for one, says at the end what the checkpoint has instead.
+    Of a very long message, the middle is left out: load_state_dict, for one, says at the end what the checkpoint has instead.
     """
     place = describe_place(error)
     if isinstance(error, SyntaxError) and error.filename:
@@ -149,23 +143,17 @@ def describe_exception(error: BaseException) -> str:
 def describe_place(error: BaseException) -> str:
     """``" (onnx_recipes.py, line 4)"``: the place that :func:`place_of` finds, or an empty text."""
     place = place_of(error)
-    return "" if place is None else f" ({_relative(place[0])}, line {place[1]})"
+    if place is None:
+        return ""
+    file, folder = Path(place[0]), working_directory()
+    return f" ({file.relative_to(folder) if file.is_relative_to(folder) else file}, line {place[1]})"
 
 
 def place_of(error: BaseException) -> tuple[str, int] | None:
-    """The file and line of the user code that raised ``error``.
-
-    It is the innermost line of the project, because the user can change that, or else of a library.
-    """
+    """The file and line of the user code that raised ``error``: the innermost one of the project, or else of a library."""
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename, error.lineno or 1
     frames = [(frame.filename, frame.lineno or 1) for frame in reversed(traceback.extract_tb(error.__traceback__))]
     owners = [owner_of(filename) for filename, _ in frames]
     owner = next((owner for owner in (Owner.PROJECT, Owner.LIBRARY) if owner in owners), None)
     return None if owner is None else frames[owners.index(owner)]
-
-
-def _relative(filename: str) -> str:
-    path = Path(filename)
-    folder = working_directory()
-    return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)

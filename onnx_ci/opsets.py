@@ -12,25 +12,18 @@ from collections.abc import Iterable, Mapping, Sequence
 
 OF_TORCH = ("torchscript", "dynamo")
 """The two exporters behind ``torch.onnx.export``: ``dynamo=False`` and ``dynamo=True``."""
-
 UNOPTIMIZED: Mapping[str, Mapping[str, bool]] = {"torchscript": {"do_constant_folding": False}, "dynamo": {"optimize": False}}
 """The option that makes each of them write the graph as it was captured."""
-
 CUSTOM = "custom"
 """The exporter that is a recipe's own function, ``@recipe(export=...)``. A recipe without one has no such cells."""
-
 DEFAULT_OPSETS = tuple(range(9, 18))
 """The opsets at which a recipe is exported if neither the recipe nor the settings specify any."""
-
 FIRST_DYNAMO_OPSET = 18
 """The dynamo exporter targets opset 18 and only *tries* to convert to lower ones, so TorchScript is the default there."""
-
 HIGHEST_PLAUSIBLE_OPSET = 99
 """Far above any published opset. A larger number is a typo, such as ``9-170``."""
-
 OPEN_END = HIGHEST_PLAUSIBLE_OPSET + 1
 """The last number of a range without an end. It is not an opset."""
-
 _PART = re.compile(r"(\d+)(?:\s*(-)\s*(\d+)?)?")
 
 
@@ -45,14 +38,7 @@ def exporter_order(name: str) -> tuple[int, str]:
 
 
 def parse_opsets(spec: object) -> tuple[int, ...]:
-    """Read an opset specification.
-
-    Returns:
-        The opsets, ascending and without duplicates.
-
-    Raises:
-        ValueError: ``spec`` is not an opset specification. The message says what is wrong.
-    """
+    """The opsets of a specification, ascending, each once. Raises ``ValueError``, which says what is wrong."""
     if isinstance(spec, bool):
         raise ValueError(f"opsets must be numbers such as 9 or 9-17, not {spec!r}")
     if isinstance(spec, int):

@@ -7,12 +7,14 @@ import csv
 import enum
 import functools
 import importlib.util
+import itertools
 import os
 import re
 import site
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,6 @@ LIBRARIES = frozenset(
     {"torch", "torchvision", "functorch", "torchgen", "onnx", "onnxruntime", "onnxscript", "onnx_ir", "numpy", "onnx_ci"}
 )
 """Packages that are never part of a project. They count by version and, if used from a checkout, also by their files."""
-
 _TOOLCHAIN = ("torch", "onnx", "onnx_ir", "onnxscript", "onnx_ci")
 _OF_PACKAGES = frozenset({"site-packages", "dist-packages"})
 """Names of folders with installed packages. An environment can use such a folder of another one without listing it."""
@@ -66,6 +67,23 @@ def _folders_of(packages: tuple[str, ...]) -> tuple[str, ...]:
             if (spec := importlib.util.find_spec(name)) is not None and spec.origin is not None:
                 folders.add(os.path.dirname(spec.origin))  # noqa: PTH120
     return tuple({f"{path}{os.sep}" for folder in folders for path in (folder, os.path.realpath(folder))})
+
+
+def spec_of(name: str) -> ModuleSpec | None:
+    """As :func:`importlib.util.find_spec` in a new process: what is imported does not count, and nothing gets imported."""
+    spec, folders = None, None
+    for path in itertools.accumulate(name.split("."), "{}.{}".format):
+        for finder in sys.meta_path:
+            try:
+                spec = finder.find_spec(path, folders)
+            except KeyError:  # the spec of a namespace package looks up its parent package
+                spec = PathFinder.find_spec(path.rpartition(".")[2], folders)
+            if spec is not None:
+                break
+        if spec is None or (path != name and spec.submodule_search_locations is None):
+            return None
+        folders = spec.submodule_search_locations
+    return spec
 
 
 def _folder(name: str) -> str:

@@ -44,11 +44,9 @@ class PluginKind(Collection[str]):
 
     noun: str
     group: str
-    """The group of its entry points."""
     shape: str
     """What an entry point of the group must name, in words."""
     members: tuple[str, ...]
-    """What an object of this kind must have."""
     is_class: bool
     """Whether entry points name a class, which is called without arguments; otherwise they name the object itself."""
     ours: Mapping[str, str]
@@ -94,12 +92,7 @@ class PluginKind(Collection[str]):
             raise ConfigurationError(f"there is no {self.noun} {name!r}{did_you_mean(name, self)}")
 
     def load(self, name: str) -> Any:
-        """Import and return what a name stands for.
-
-        Raises:
-            ConfigurationError: there is no such name.
-            EnvironmentLacksError: a package that adds it is broken; the message names the package and says what to do.
-        """
+        """Import and return what a name stands for. Raises ``EnvironmentLacksError`` if its package is broken."""
         entry = self._entry(name)
         try:
             target = entry.load()
@@ -209,11 +202,7 @@ def plugin_versions() -> dict[str, str]:
 
 
 def check_names() -> None:
-    """Check the names of all exporters, runtimes and passes that installed packages add.
-
-    Raises:
-        EnvironmentLacksError: a name cannot be used: it is one of ours, two packages add it, or it has other characters.
-    """
+    """Raise ``EnvironmentLacksError`` if an exporter, a runtime or a pass of a package has a name that cannot be used."""
     for kind in OF_CELLS.values():
         for problem in kind.problems().values():
             raise EnvironmentLacksError(problem)

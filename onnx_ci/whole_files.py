@@ -22,13 +22,7 @@ ABANDONED_AFTER = 3600.0
 
 
 def write_whole(path: Path, pieces: Iterable[bytes], *, is_new: bool = False) -> None:
-    """Write ``pieces`` to ``path`` in a folder that exists, without keeping them in memory.
-
-    Whatever is there is replaced, also a pipe; with ``is_new``, an existing file is an error.
-
-    Raises:
-        OSError: the file cannot be written; an existing one is kept.
-    """
+    """Write ``pieces`` to ``path``. What is there is replaced, also a pipe, or an error if ``is_new``. Raises ``OSError``."""
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         with unfinished.open("xb") as file:
@@ -43,13 +37,7 @@ def write_whole(path: Path, pieces: Iterable[bytes], *, is_new: bool = False) ->
 
 
 def read_regular(path: Path, largest: int) -> bytes:
-    """The content of a regular file, or of one that ``path`` links to.
-
-    Reading a pipe could last forever, and a device has no end.
-
-    Raises:
-        OSError: the file cannot be read, is not a regular file, or is larger than ``largest`` bytes.
-    """
+    """The content of a regular file of at most ``largest`` bytes: a pipe or a device has no end. Raises ``OSError``."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with open(descriptor, "rb") as file:  # noqa: PTH123 - it is open already
         status = os.fstat(descriptor)
@@ -61,10 +49,7 @@ def read_regular(path: Path, largest: int) -> bytes:
 
 
 def remove_unfinished(folder: Path, name: str | None = None, *, seconds: float = ABANDONED_AFTER) -> None:
-    """Remove the unfinished files in a folder, or those of ``name`` alone, of processes that were killed.
-
-    Another process may still be writing a file that is younger than ``seconds``.
-    """
+    """Remove unfinished files, of one ``name`` or of all, that are so old: a younger one may be that of a live process."""
     with contextlib.suppress(OSError):
         for file in folder.iterdir():
             unfinished = UNFINISHED.fullmatch(file.name)

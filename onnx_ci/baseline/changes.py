@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,16 +17,12 @@ from onnx_ci.text import count
 
 Limits = Mapping[str, float]
 """By the names of :data:`onnx_ci.config.values.BASELINE_LIMITS`."""
-
 SMALL_DRIFT = 2.0
 """Drifts up to this count as equal: they vary that much from machine to machine."""
-
 SAME_TENSORS = 4e-6
 """The largest difference between projections of the same tensors, as a share of their norm: thirty float32 rounding errors."""
-
 _ROUNDING = 2**-24
 """The relative rounding error of float32, below which the tolerance of inexact values never falls."""
-
 _STATISTICS = ("least", "mean", "largest", "spread")
 
 
@@ -52,7 +48,7 @@ def changes(old: Entry, new: Entry, limits: Limits) -> list[Change]:
         *(Change(kind="operators", text=text) for text in _operators(old, new, limits)),
         *(Change(kind="size", text=text) for text in _size(old, new, limits)),
         *tensors,
-        *_drift(former_names, old, new, limits),
+        *_of_outputs("drift", former_names, old, new, lambda before, now: same_drift(before, now, limits)),
         *(() if tensors else _values(former_names, old, new, limits)),
         *_observability(old, new, limits),
     ]
@@ -213,11 +209,14 @@ def in_bytes(number: float) -> str:
 # --- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def _drift(former_names: Mapping[str, str], old: Entry, new: Entry, limits: Limits) -> Iterator[Change]:
+def _of_outputs(
+    key: str, former_names: Mapping[str, str], old: Entry, new: Entry, is_equal: Callable[[float, float], bool]
+) -> Iterator[Change]:
+    """The changes of the drift or the noise of outputs."""
     for name, former_name in former_names.items():
-        before, now = old.get(("values", former_name, "drift")), new.get(("values", name, "drift"))
-        if before is not None and now is not None and not same_drift(before, now, limits):
-            yield Change(kind="output-drift", text=f"drift of {name!r} {before:.3g} → {now:.3g}", is_harmless=now < before)
+        before, now = old.get(("values", former_name, key)), new.get(("values", name, key))
+        if before is not None and now is not None and not is_equal(before, now):
+            yield Change(kind="output-drift", text=f"{key} of {name!r} {before:.3g} → {now:.3g}", is_harmless=now < before)
 
 
 def same_drift(old: float, new: float, limits: Limits) -> bool:
@@ -246,10 +245,7 @@ def _values(former_names: Mapping[str, str], old: Entry, new: Entry, limits: Lim
         if name not in swapped:
             text = _changed_values(name, former_names[name], old, new, units[name] * limits["values"])
             yield Change(kind="values", text=text)
-    for name, former_name in former_names.items():
-        before, now = old.get(("values", former_name, "noise")), new.get(("values", name, "noise"))
-        if before is not None and now is not None and not _within_factor(before, now, limits["noise"]):
-            yield Change(kind="output-drift", text=f"noise of {name!r} {before:.3g} → {now:.3g}", is_harmless=now < before)
+    yield from _of_outputs("noise", former_names, old, new, lambda before, now: _within_factor(before, now, limits["noise"]))
 
 
 def _changed_values(name: str, former_name: str, old: Entry, new: Entry, noises: float) -> str:

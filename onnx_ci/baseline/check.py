@@ -8,7 +8,7 @@ that is given to ``verify`` is compared in what does not depend on the values of
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from onnx_ci.baseline.changes import Limits, changed_versions, changes, differences, is_same
@@ -20,7 +20,7 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.environment.versions import versions
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.opsets import format_opsets
-from onnx_ci.results.records import Cell, CellEvidence, CellResult, ExportFacts, Finding, SettingSource, Severity, Status
+from onnx_ci.results.records import Cell, CellEvidence, CellResult, Finding, SettingSource, Severity, Status
 from onnx_ci.results.rules import BASELINE_CHANGES, finding
 from onnx_ci.text import count
 
@@ -29,12 +29,7 @@ _CLOSE = 0.25
 
 
 class Baselines:
-    """The baselines of a run.
-
-    Args:
-        settings: the settings of the run, which choose between checking, recording and neither.
-        packages: the versions of packages; those that are installed by default.
-    """
+    """The baselines of a run, whose settings choose between checking, recording and neither."""
 
     def __init__(self, settings: Settings, packages: Mapping[str, str] | None = None) -> None:
         self._settings = settings
@@ -53,11 +48,7 @@ class Baselines:
         return self._settings.baseline == "update"
 
     def open(self, recipes: Iterable[str]) -> None:
-        """Read the baselines of ``recipes``, so that errors in them are reported before any cell runs.
-
-        Raises:
-            ConfigurationError: a baseline cannot be used or, when recording, written.
-        """
+        """Read the baselines of ``recipes``. Raises ``ConfigurationError`` if one cannot be used or recorded."""
         if self._settings.baseline == "off":
             return
         if self.is_recording:
@@ -82,22 +73,14 @@ class Baselines:
             self._loaded[recipe] = self._folder.load(recipe)
         return self._loaded[recipe]
 
-    # --- checking
-
-    def findings(self, evidence: CellEvidence, *, is_clean: bool = True, ignores_weights: bool = False) -> list[Finding]:
+    def findings(self, evidence: CellEvidence, *, is_clean: bool = True, ignores_weights: bool = False) -> Iterator[Finding]:
         """The changes of a cell since its baseline; none if results are not checked.
 
-        Args:
-            evidence: all that the passes found out about the cell.
-            is_clean: whether nothing else fails the cell. Only then is a missing baseline a finding.
-            ignores_weights: whether the file has other weights than the recorded one, so that what depends on their values is
-                left out.
+        If something else fails the cell, a missing baseline is no finding. If the file has other weights than the recorded one,
+        what depends on their values is left out.
         """
         if not self.is_checking or evidence.facts is None:
-            return []
-        return list(self._findings(evidence, evidence.facts, is_clean, ignores_weights))
-
-    def _findings(self, evidence: CellEvidence, facts: ExportFacts, is_clean: bool, ignores_weights: bool) -> Iterable[Finding]:
+            return
         cell = evidence.cell
         recorded = self._recorded(cell.recipe)
         old = None if recorded is None else recorded.cells.get(Place.of(cell))
@@ -108,7 +91,7 @@ class Baselines:
                 message = _missing(cell, recorded)
                 yield finding("baseline-missing", message, severity=severity, remedy=remedy, baseline_change="missing")
             return
-        new = entry_of(evidence, facts, self._packages())
+        new = entry_of(evidence, evidence.facts, self._packages())
         if ignores_weights:
             new, old = without_values(new, weights=old), without_values(old, weights=old)
         changed = changes(old, new, self._settings.baseline_limits)
@@ -127,16 +110,8 @@ class Baselines:
         severity = self._settings.severities_for(recipe).get(f"baseline-{kind}", BASELINE_CHANGES[kind])
         return Severity.NOTE if is_harmless and severity else severity
 
-    # --- recording
-
     def record(self, results: Iterable[CellResult]) -> list[str]:
-        """Record the results that passed, and return the changes, line by line.
-
-        The entries of cells that did not run or did not pass stay as they are.
-
-        Raises:
-            ConfigurationError: a baseline cannot be read or written. Those before it have been written.
-        """
+        """Record the results that passed, and return the changes, line by line. Raises ``ConfigurationError``."""
         by_recipe: dict[str, list[CellResult]] = {}
         for result in results:
             by_recipe.setdefault(result.cell.recipe, []).append(result)
@@ -154,8 +129,10 @@ class Baselines:
             recorded = {} if before is None else dict(before.cells)
             for result, facts in accepted:
                 place = Place.of(result.cell)
-                new, old = entry_of(result, facts, self._packages()), recorded.get(place)
-                recorded[place] = new if old is None else _with_accepted_numbers(new, old, limits)
+                new, old = entry_of(result, facts, self._packages()), recorded.get(place, {})
+                # A file changes only where a check reports a change, so many small steps add up until one does.
+                kept = {line: old[line] for line in new if line in old and is_same(line, old, new, limits)}
+                recorded[place] = {**new, **kept}
             after = Baseline(recipe=recipe, cells=_aligned(recorded, before, limits))
             if before is None or before.cells != after.cells:
                 self._folder.store(after)
@@ -171,14 +148,6 @@ def _missing(cell: Cell, recorded: Baseline | None) -> str:
         f"opset {format_opsets(entries)} ({exporter}, {target})" for (target, exporter), entries in recorded.sections().items()
     )
     return f"nothing is recorded at opset {cell.opset} ({cell.exporter}, {Place.of(cell).target}); recorded: {sections}"
-
-
-def _with_accepted_numbers(new: Entry, old: Entry, limits: Limits) -> Entry:
-    """``new`` with the numbers of ``old`` where a check reports no change.
-
-    So a baseline file changes only where something changed, and many small steps add up until a check reports them.
-    """
-    return {line: old[line] if line in old and is_same(line, old, new, limits) else value for line, value in new.items()}
 
 
 def _aligned(cells: Mapping[Place, Entry], before: Baseline | None, limits: Limits) -> dict[Place, Entry]:

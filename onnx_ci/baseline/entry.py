@@ -14,10 +14,8 @@ Line = tuple[str, ...]
 """The path of a fact: ``("operators", "Conv")``."""
 Entry = Mapping[Line, Any]
 """All facts of a cell: numbers, strings, lists of either, and inputs and outputs as :class:`DeclaredValue`."""
-
 AS_ASKED = "as asked"
 """The opset of a file whose opset is that of its cell."""
-
 KINDS: Mapping[str, tuple[int, Any]] = {
     "opset": (1, (int, str)),
     "ir-version": (1, int),
@@ -38,22 +36,14 @@ KINDS: Mapping[str, tuple[int, Any]] = {
 }
 """For each kind of fact, in order: the length of its path and the type of its values. A dictionary gives types by the last part
 of the path; the other values are numbers."""
-
 _REQUIRED = ("opset", "ir-version", "inputs", "outputs", "initializers", "initializer-bytes", "file-bytes")
 _SKETCH = tuple(field.name for field in dataclasses.fields(TensorSketch))
-
 _PACKAGES = tuple(name for name in RECORDED if name not in ("onnxruntime-gpu", "numpy", "pytest"))
 """Packages whose versions can affect the file or its outputs. Both wheels of ONNX Runtime are recorded as ``onnxruntime``."""
 
 
 def entry_of(result: CellEvidence, facts: ExportFacts, versions: Mapping[str, str]) -> Entry:
-    """The entry of a cell.
-
-    Args:
-        result: all that the passes found out about the cell.
-        facts: the facts about its file.
-        versions: the versions of the installed packages.
-    """
+    """The entry of a cell."""
     entry: dict[Line, Any] = {
         ("opset",): AS_ASKED if facts.opset == result.cell.opset else facts.opset or 0,
         ("ir-version",): facts.ir_version,

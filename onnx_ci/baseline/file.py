@@ -27,7 +27,6 @@ from onnx_ci.results.records import Cell, DeclaredValue
 
 SCHEMA = 1
 """The version of the format, incremented when readers of the old format would misread it."""
-
 _END = "# the end"
 """The last line. A truncated file may be valid TOML, but does not end with it."""
 HEAD = "# The accepted baseline of a recipe, written by `onnx-ci baseline update`. Review every change to it."
@@ -142,15 +141,7 @@ def _toml(value: Any) -> str:
 
 
 def read(text: str, path: Path) -> Baseline:
-    """The baseline in a text that :func:`as_text` wrote and somebody may have edited.
-
-    Args:
-        text: the content of the file.
-        path: the file, for messages.
-
-    Raises:
-        BaselineError: the text is not a valid baseline.
-    """
+    """The baseline in a text that :func:`as_text` wrote and somebody may have edited. Raises :class:`BaselineError`."""
     for number, line in enumerate(text.splitlines(), start=1):
         if _CONFLICT.match(line):
             raise BaselineError(

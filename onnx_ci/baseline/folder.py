@@ -57,11 +57,7 @@ class BaselineFolder:
         return sorted(file for file in self.path.glob(f"*{SUFFIX}") if not file.name.startswith("."))
 
     def load(self, recipe: str) -> Baseline | None:
-        """What is recorded for ``recipe``, or ``None``.
-
-        Raises:
-            BaselineError: the file exists but cannot be used.
-        """
+        """What is recorded for ``recipe``, or ``None``. Raises :class:`BaselineError` if the file cannot be used."""
         return self.load_file(self.file_of(recipe))
 
     def load_file(self, path: Path) -> Baseline | None:
@@ -85,11 +81,7 @@ class BaselineFolder:
         return {baseline.recipe: baseline for baseline in baselines if baseline is not None}
 
     def store(self, baseline: Baseline) -> None:
-        """Replace what is recorded for a recipe.
-
-        Raises:
-            ConfigurationError: the file cannot be written. The old one is kept.
-        """
+        """Replace what is recorded for a recipe. Raises ``ConfigurationError`` and keeps the old file if that fails."""
         write_text(as_text(baseline), self.file_of(baseline.recipe), "the baseline")
 
     def remove(self, recipe: str) -> None:
@@ -100,21 +92,13 @@ class BaselineFolder:
             raise BaselineError(f"{self.file_of(recipe)} cannot be removed: {error.strerror}") from None
 
     def check_writable(self) -> None:
-        """Check that baselines can be written.
-
-        Raises:
-            BaselineError: they cannot.
-        """
+        """Check that baselines can be written. Raises :class:`BaselineError`."""
         with self.locked():
             pass
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder for the block, waiting for other processes that hold the lock.
-
-        Raises:
-            BaselineError: the folder cannot be created or written.
-        """
+        """Lock the folder for the block, once no other process holds it. Raises :class:`BaselineError` if that fails."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             if not os.access(self.path, os.W_OK):
@@ -138,16 +122,7 @@ class BaselineFolder:
 
 
 def baselines_at(revision: str, folder: Path) -> dict[str, Baseline]:
-    """The baselines in ``folder`` at a revision, by recipe.
-
-    Args:
-        revision: a git revision, such as ``main``, ``HEAD~3`` or a tag.
-        folder: where baselines are stored now. It need not exist.
-
-    Raises:
-        ConfigurationError: the revision or the repository does not exist, or a baseline cannot be read.
-        EnvironmentLacksError: git is not installed.
-    """
+    """The baselines in a folder, which need not exist now, at a revision of git, by recipe. Raises ``ConfigurationError``."""
     git, inside = git_of(folder)
     baselines = [
         read(git.ask("cat-file", "blob", blob), Path(f"{revision}:{name}"))

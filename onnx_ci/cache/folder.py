@@ -1,4 +1,4 @@
-"""The folder of the cache: files with a checksum, which are written whole. Beyond a limit, the oldest are removed.
+"""The folder of the cache: files with a checksum, which are written whole; and the digests of files, remembered in it.
 
 Runs share the folder, a restored copy may be truncated, and the folder may hold other files. So a file counts only if its
 checksum is right. A file that cannot be read counts as absent.
@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,13 +23,12 @@ from onnx_ci.text import count
 from onnx_ci.whole_files import ABANDONED_AFTER, UNFINISHED, read_regular, remove_unfinished, write_whole
 
 LIMIT_BYTES = 256 * 2**20
-"""The limit on the total size of the files: about 20,000 verdicts on small models."""
+"""The limit on the total size of the files: about 20,000 verdicts on small models. Beyond it, the oldest go."""
 LARGEST_FILE = 64 * 2**20
 """In bytes. A larger file is not of the cache."""
 MEMORY, LAST_RUN = "memory.json", "last-run.json"
 _ID = "[0-9a-f]{16}"
 VERDICT = re.compile(rf"{_ID}-{_ID}-(?P<snapshot>{_ID})-(?P<seen>{_ID})-[0-9a-f]{{8}}\.json")
-"""The names of files with verdicts."""
 RECIPES = re.compile(rf"recipes-{_ID}-(?P<snapshot>{_ID})-(?P<seen>{_ID})\.json")
 _SHARED = re.compile(rf"(?:snapshot|seen)-{_ID}\.json")
 """What entries have in common."""
@@ -57,16 +57,10 @@ class LastRun:
 
 
 class Folder:
-    """The folder.
+    """The folder, which is created with the first file."""
 
-    Args:
-        path: where it is. It is created with the first file.
-        limit_bytes: beyond this limit, the oldest files are removed, down to 90 % of it.
-    """
-
-    def __init__(self, path: Path, *, limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._limit = limit_bytes
 
     def files(self, *kinds: re.Pattern[str]) -> dict[str, os.stat_result]:
         """The names of files that match one of ``kinds``, the most recently used one first."""
@@ -87,12 +81,7 @@ class Folder:
             return None
 
     def write(self, name: str, data: Mapping[str, Any]) -> None:
-        """Write a file whole.
-
-        Raises:
-            OSError: it cannot be written.
-            ValueError: the data is not JSON.
-        """
+        """Write a file whole. Raises ``OSError`` if it cannot be written, and ``ValueError`` if the data is not JSON."""
         try:
             body = f"{json.dumps(data)}\n".encode()
         except (TypeError, RecursionError) as error:
@@ -102,11 +91,6 @@ class Folder:
             write_whole(self.path / "CACHEDIR.TAG", [_TAG.encode()])
             write_whole(self.path / ".gitignore", [b"*\n"])
         write_whole(self.path / name, [_checksum(body), b"\n", body])
-
-    def write_once(self, name: str, data: Mapping[str, Any]) -> None:
-        """As :meth:`write`, of a file whose name is the digest of its content, unless it is there."""
-        if self.read(name) is None:
-            self.write(name, data)
 
     def mark_used(self, name: str) -> None:
         """Make a file one of the last to be removed."""
@@ -118,29 +102,22 @@ class Folder:
         with contextlib.suppress(OSError):
             (self.path / name).unlink()
 
-    def size(self) -> int:
-        """The total size of the files, in bytes."""
-        return sum(status.st_size for status in self.files(*_ALL).values())
-
     def last_run(self) -> LastRun | None:
         """How the last run used the cache; ``None`` if that is not known."""
-        try:
+        with contextlib.suppress(*DAMAGE):
             run: LastRun = from_json(LastRun, self.read(LAST_RUN))
-        except DAMAGE:
-            return None
-        return run
+            return run
+        return None
 
     def keep_limit(self) -> None:
         """Remove the oldest files beyond the limit, shared ones that no entry needs, and unfinished files of dead runs."""
-        excess = self.size() - self._limit
+        size = sum(status.st_size for status in self.files(VERDICT, RECIPES, _SHARED, UNFINISHED, _OTHERS).values())
         entries = self.files(VERDICT, RECIPES)
-        if excess > 0:
-            excess += self._limit // 10
-            for name, status in reversed(entries.copy().items()):
-                if excess > 0:
-                    self.remove(name)
-                    del entries[name]
-                    excess -= status.st_size
+        if size > LIMIT_BYTES:
+            while entries and size > 0.9 * LIMIT_BYTES:
+                name, status = entries.popitem()  # the oldest
+                self.remove(name)
+                size -= status.st_size
         matches = (VERDICT.fullmatch(name) or RECIPES.fullmatch(name) for name in entries)
         needed = {f"{kind}-{match[kind]}.json" for match in matches if match is not None for kind in ("snapshot", "seen")}
         remove_unfinished(self.path)
@@ -149,8 +126,65 @@ class Folder:
                 self.remove(name)
 
 
-_ALL = (VERDICT, RECIPES, _SHARED, UNFINISHED, _OTHERS)
-
-
 def _checksum(body: bytes) -> bytes:
     return hashlib.sha256(body).hexdigest().encode()
+
+
+# --- digests, so that an unchanged file is not read again ---------------------------------------------------------------
+
+_SCHEMA = 4
+RACY_NS = 2 * 10**9
+"""A file that is read so soon after its last change may change again without getting another time."""
+
+
+class Contents:
+    """Digests of files, remembered by path, size, times and inode. If one differs, the file is read."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        data = folder.read(MEMORY)
+        files = data.get("files") if isinstance(data, dict) and data.get("schema") == _SCHEMA else None
+        self._files_then = files if isinstance(files, dict) else {}
+        self._files: dict[str, list[int | str]] = {}
+        self._has_news = False
+
+    def digest(self, path: str) -> str | None:
+        """The SHA-256 of a file in hexadecimal digits, with links followed; ``None`` if it cannot be read."""
+        try:
+            status = os.stat(path)  # noqa: PTH116 (thousands of files)
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            key = _key(status)
+            memory = self._files.get(path) or self._files_then.get(path)
+            if isinstance(memory, list) and memory[:4] == key and len(memory) == 5 and isinstance(memory[4], str):
+                self._files[path] = memory
+                return memory[4]
+            start = time.time_ns()
+            with Path(path).open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+                is_same = _key(os.fstat(file.fileno())) == key
+        except (OSError, ValueError):
+            return None
+        if is_same and max(status.st_mtime_ns, status.st_ctime_ns) < start - RACY_NS:
+            self._files[path] = [*key, digest]
+            self._has_news = True
+        return digest
+
+    def save(self) -> None:
+        """Write what this run used. Raises ``OSError``."""
+        if self._has_news:
+            self._folder.write(MEMORY, {"schema": _SCHEMA, "files": self._files})
+
+
+def digest_of_text(text: str) -> str:
+    """The SHA-256 of a text in hexadecimal digits."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def digest_of_data(value: Any) -> str:
+    """A short digest of plain JSON data: 16 hexadecimal digits."""
+    return digest_of_text(json.dumps(value, sort_keys=True))[:16]
+
+
+def _key(status: os.stat_result) -> list[int | str]:
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnx_ci.cache.contents import Contents, digest_of_text
+from onnx_ci.cache.folder import Contents, digest_of_text
 from onnx_ci.cache.places import Places
 from onnx_ci.owners import is_installed
 
@@ -32,13 +32,7 @@ _OWN = str(Path(__file__).parents[1])
 
 @dataclass(frozen=True, kw_only=True)
 class Packages:
-    """The installed packages.
-
-    Args:
-        places: the project's root.
-        path: ``sys.path``.
-        contents: the memory of contents.
-    """
+    """The installed packages."""
 
     places: Places
     path: tuple[str, ...]
@@ -60,7 +54,7 @@ class Packages:
         return digests
 
     def _installed_in(self, folder: str) -> Iterator[tuple[str, str]]:
-        is_inside = self.places.is_inside(folder)
+        is_inside = f"{folder}/".startswith(f"{self.places.root}/")
         for name in names_in(folder):
             path = f"{folder}/{name}"
             match = _INFORMATION.fullmatch(name)
@@ -107,9 +101,8 @@ def recorded_files(path: Iterable[str]) -> frozenset[str]:
     files: set[str] = set()
     folders = _folders(path)
     for folder in dict.fromkeys([*map(os.path.abspath, folders), *map(os.path.realpath, folders)]):
-        names = [name for name in names_in(folder) if name.endswith(".dist-info")]
-        for name in names:
-            with contextlib.suppress(OSError):
+        for name in names_in(folder):
+            with contextlib.suppress(OSError):  # most have no RECORD
                 files.update(f"{folder}/{file}" for file, _, _ in _lines_of(f"{folder}/{name}/RECORD"))
     return frozenset(files)
 

@@ -7,51 +7,36 @@ import re
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
 
 PROJECT, HOME, PYTHON = "<project>", "~", "<python>"
 
 
-@dataclass(frozen=True)
 class Places:
-    """The folders from which paths are named.
+    """The folders from which paths are named."""
 
-    Args:
-        root: the project's root, absolute.
-        environment: the environment variables, one of which names the home folder.
-    """
-
-    root: str
-    environment: Mapping[str, str] = field(repr=False)
-
-    @cached_property
-    def home(self) -> str:
-        """The home folder."""
-        return self.environment.get("HOME", "") or os.path.expanduser("~")  # noqa: PTH111 (never raises)
-
-    @cached_property
-    def _neighbourhood(self) -> str:
-        """The folder above the root, whose paths are named from the root, unless it is home, contains home or is shared."""
-        above = os.path.dirname(self.root)  # noqa: PTH120 (thousands of paths)
-        return "" if f"{self.home}/".startswith(f"{above}/") or above in ("", "/", "/tmp") else f"{above}/"  # noqa: S108
-
-    @cached_property
-    def _named(self) -> list[tuple[str, str]]:
-        """Folders with the names of what lies in them, the first that contains a path counts."""
-        pythons = [(f"{prefix}/", f"{PYTHON}/") for prefix in dict.fromkeys((sys.prefix, sys.base_prefix)) if len(prefix) > 4]
-        return [
-            *((folder, name) for folder, name in pythons if not f"{self.root}/".startswith(folder)),
-            (f"{self.root}/", ""),
-            *([(self._neighbourhood, "../")] if self._neighbourhood else []),
-            *([(f"{self.home}/", f"{HOME}/")] if len(self.home) > 1 else []),
-        ]
+    def __init__(self, root: str, environment: Mapping[str, str]) -> None:
+        self.root = root
+        self.home = home = environment.get("HOME", "") or os.path.expanduser("~")  # noqa: PTH111 (never raises)
+        pythons = [prefix for prefix in dict.fromkeys((sys.prefix, sys.base_prefix)) if len(prefix) > 4]
+        named = {f"{prefix}/": f"{PYTHON}/" for prefix in pythons if not f"{root}/".startswith(f"{prefix}/")}
+        named[f"{root}/"] = ""
+        above = os.path.dirname(root)  # noqa: PTH120 (thousands of paths)
+        if not (f"{home}/".startswith(f"{above}/") or above in ("", "/", "/tmp")):  # noqa: S108
+            named[f"{above}/"] = "../"
+        if len(home) > 1:
+            named[f"{home}/"] = f"{HOME}/"
+        self._named = named
+        """Folders with the names of what lies in them; the first that contains a path counts."""
+        words = {home: HOME, **dict.fromkeys(pythons, PYTHON), root: PROJECT, os.path.realpath(root): PROJECT}
+        self._words = {folder: word for folder, word in words.items() if len(folder) > 4}
+        longest_first = sorted(self._words, key=len, reverse=True)
+        self._folders = re.compile(rf"(?:{'|'.join(map(re.escape, longest_first))})(?![\w.-])")
 
     def name(self, path: str) -> str:
         """The name of an absolute path: ``a/b``, ``../x``, ``~/x``, ``<python>/x`` or the path itself."""
         if path == self.root:
             return "."
-        for folder, name in self._named:
+        for folder, name in self._named.items():
             if path.startswith(folder):
                 return name + path[len(folder) :]
             if f"{path}/" == folder:
@@ -74,10 +59,6 @@ class Places:
             return next((path for path in found if os.path.lexists(path)), f"{sys.prefix}/{rest}")
         return os.path.normpath(os.path.join(self.root, name))  # noqa: PTH118
 
-    def is_inside(self, path: str) -> bool:
-        """Whether an absolute path is the root or leads below it."""
-        return f"{path}/".startswith(f"{self.root}/")
-
     def is_above(self, path: str) -> bool:
         """Whether a path leads to the root, Python, or the folder of the home or of temporary files, or to one above these."""
         places = (self.root, sys.prefix, sys.base_prefix, self.home, tempfile.gettempdir())
@@ -86,19 +67,3 @@ class Places:
     def normalized(self, text: str) -> str:
         """A text with names for the folders that differ from clone to clone and from user to user."""
         return self._folders.sub(lambda match: self._words[match[0]], text)
-
-    @cached_property
-    def _words(self) -> Mapping[str, str]:
-        folders = {
-            self.home: HOME,
-            sys.prefix: PYTHON,
-            sys.base_prefix: PYTHON,
-            self.root: PROJECT,
-            os.path.realpath(self.root): PROJECT,
-        }
-        return {folder: word for folder, word in folders.items() if len(folder) > 4}
-
-    @cached_property
-    def _folders(self) -> re.Pattern[str]:
-        longest_first = sorted(self._words, key=len, reverse=True)
-        return re.compile(rf"(?:{'|'.join(map(re.escape, longest_first))})(?![\w.-])")

@@ -6,40 +6,31 @@ import fnmatch
 import itertools
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 
-from onnx_ci.cache.contents import digest_of_text
+from onnx_ci.cache.folder import digest_of_text
 from onnx_ci.cache.places import Places
 
 _NAMED = re.compile(r"[\"'{$:]([A-Za-z_][A-Za-z0-9_]*)")
 """What looks like the name of a variable: ``"RUN_ID"``, ``$RUN_ID``, ``${oc.env:RUN_ID}``."""
 
 
-_SPECIAL = re.compile(r"[*?\[]")
-
-
 class Variables:
-    """The environment variables.
-
-    Args:
-        environment: all variables.
-        ignored: further names and patterns that do not count.
-        places: whose paths do not count in values.
-    """
+    """The environment variables, without those that are ignored. In their values, the folders of ``places`` do not count."""
 
     def __init__(self, environment: Mapping[str, str], ignored: Iterable[str], places: Places) -> None:
         self._environment, self._places = environment, places
         table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
         of_this_ci = [patterns for mark, patterns in table["where-it-is-set"].items() if mark in environment]
-        self._table = _Names(itertools.chain(*table["everywhere"].values(), *of_this_ci))
-        self._ignored = _Names(ignored)
+        self._ignored = _matcher(ignored)
+        self._table = _matcher(itertools.chain(*table["everywhere"].values(), *of_this_ci))
 
     @cached_property
     def digests(self) -> dict[str, str]:
         """Two digests of each value that counts, by name."""
-        counted = (name for name in sorted(self._environment) if name not in self._table and name not in self._ignored)
+        counted = (name for name in sorted(self._environment) if not (self._table(name) or self._ignored(name)))
         return {name: self.digest(name) for name in counted}
 
     def digest(self, name: str) -> str:
@@ -50,7 +41,7 @@ class Variables:
 
     def named_in(self, text: str) -> set[str]:
         """The variables of the table that a text names."""
-        return {name for name in _NAMED.findall(text) if name in self._table and name not in self._ignored}
+        return {name for name in _NAMED.findall(text) if self._table(name) and not self._ignored(name)}
 
 
 def are_same(before: str, after: str) -> bool:
@@ -58,17 +49,9 @@ def are_same(before: str, after: str) -> bool:
     return before == after or any(one == other for one, other in zip(before.split(), after.split(), strict=False))
 
 
-class _Names:
-    """Names and patterns of names. Most are names, and a large regular expression takes long to compile.
-
-    Args:
-        patterns: both, in the syntax of :mod:`fnmatch`.
-    """
-
-    def __init__(self, patterns: Iterable[str]) -> None:
-        patterns = set(patterns)
-        self._names = {name for name in patterns if not _SPECIAL.search(name)}
-        self._patterns = re.compile("|".join(sorted(map(fnmatch.translate, patterns - self._names))) or r"(?!)")
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._names or self._patterns.match(name) is not None
+def _matcher(patterns: Iterable[str]) -> Callable[[str], bool]:
+    """A function that tells whether a name matches one of ``patterns``, which are in the syntax of :mod:`fnmatch`."""
+    patterns = set(patterns)
+    names = {each for each in patterns if not re.search(r"[*?\[]", each)}  # a large regular expression takes long to compile
+    others = re.compile("|".join(sorted(map(fnmatch.translate, patterns - names))) or r"(?!)")
+    return lambda name: name in names or others.match(name) is not None

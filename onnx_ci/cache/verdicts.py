@@ -11,24 +11,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Self
 
-from onnx_ci.cache.contents import Contents, digest_of_data, digest_of_text
-from onnx_ci.cache.entries import ChangedError, Entry, Observations, ProjectState
-from onnx_ci.cache.folder import DAMAGE, LAST_RUN, RECIPES, VERDICT, Folder, LastRun
-from onnx_ci.cache.machine import machine
-from onnx_ci.cache.packages import Packages
-from onnx_ci.cache.places import Places
-from onnx_ci.cache.project import Project
+from onnx_ci.cache.folder import DAMAGE, LAST_RUN, RECIPES, VERDICT, Contents, Folder, LastRun, digest_of_data, digest_of_text
+from onnx_ci.cache.project import ChangedError, Observations, Project
 from onnx_ci.cache.snapshot import Snapshot, differences
-from onnx_ci.cache.variables import Variables
 from onnx_ci.cache.watch import ReadSet
 from onnx_ci.config.options import Role, options_with
 from onnx_ci.config.settings import Settings
@@ -47,6 +40,26 @@ _MOST_OF_A_CELL = 8
 _DAY = 24 * 60 * 60.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What is kept, and what it depends on.
+
+    It holds under the same snapshot and the same settings, as long as all that its processes saw beyond the snapshot is the
+    same: the files, the folders, the modules that Python would find, and the variables that the code names.
+    """
+
+    about: str
+    """The id of a cell, or a recipe file."""
+    snapshot: str
+    seen: str
+    settings: Mapping[str, str]
+    judged: float
+    """When it was found out, in seconds since 1970."""
+    model: str
+    """A digest of the weights and the arguments; empty if they are not known."""
+    data: Any
+
+
 class VerdictCache:
     """The cache during one run. :meth:`open` creates it. Its methods raise no errors: what they cannot do becomes a note."""
 
@@ -55,22 +68,12 @@ class VerdictCache:
         """Notes to the user, each once."""
         self._settings = settings
         self._folder = Folder(settings.root.absolute() / (settings.cache or ""))
-        self._path = tuple(sys.path)
         self._contents = Contents(self._folder)
-        environment = dict(os.environ)
-        self._places = Places(os.path.realpath(settings.root), environment)
-        self._variables = Variables(environment, settings.cache_ignore_variables, self._places)
-        self._project = Project(
-            places=self._places, settings=settings, folder=os.path.realpath(os.curdir), contents=self._contents
-        )
-        self._changes_since, self._changes_of = (
-            functools.cache(self._read_changes_since),
-            functools.cache(self._read_changes_of),
-        )
+        self._project = Project(settings, self._contents)
+        self._changes_since = functools.cache(self._read_changes_since)
         self._hits: dict[str, tuple[float, CellEvidence]] = {}
         """When the kept verdicts were found out with which this run answers, and their evidence, by cell."""
-        self._written: dict[str, str] = {}
-        """The recipes of the entries that this run has written, by the names of their files."""
+        self._written: set[str] = set()
         self._models: dict[str, str] = {}
         self._not_kept: set[str] = set()
         self._ran: Counter[str] = Counter()
@@ -87,11 +90,7 @@ class VerdictCache:
         return None if settings.cache is None or writes or settings.isolation == "none" else cls(settings)
 
     def recipes(self, source: str) -> Any | None:
-        """The data that was kept for a recipe file, if it still holds. It is not validated.
-
-        Args:
-            source: the file, relative to the project's root, with forward slashes.
-        """
+        """The data that was kept for a recipe file, if it still holds. It is not validated."""
         for name, entry in self._entries(source):
             if not self._why_not(entry, {}):
                 self._folder.mark_used(name)
@@ -99,13 +98,7 @@ class VerdictCache:
         return None
 
     def keep_recipes(self, source: str, data: Any, seen: ReadSet) -> None:
-        """Keep data about a recipe file.
-
-        Args:
-            source: as for :meth:`recipes`.
-            data: plain JSON data.
-            seen: what the process of the file saw.
-        """
+        """Keep data about a recipe file."""
         self._keep(f"recipes-{_short(source)}", source, source, data, seen)
 
     def verdict(self, cell: Cell) -> CellEvidence | str:
@@ -119,7 +112,7 @@ class VerdictCache:
             if not reason:
                 self._folder.mark_used(name)
                 self._hits[cell.id] = entry.judged, evidence
-                if entry.model and entry.snapshot == self._present.snapshot.digest:
+                if entry.model and entry.snapshot == self._present.digest:
                     self._models.setdefault(_recipe_of(cell), entry.model)
                 return evidence
             reasons.append(reason)
@@ -131,27 +124,21 @@ class VerdictCache:
         """Keep the evidence about a cell, if it is reproducible. It is written at once.
 
         Args:
-            evidence: the evidence.
-            seen: what the processes of the cell saw.
             model: a digest of the weights and the arguments that were built for this cell; empty if they are not known.
         """
         cell, recipe = evidence.cell, _recipe_of(evidence.cell)
         if model and self._models.setdefault(recipe, model) != model:
             self._forget(recipe, f"{cell.source}::{cell.recipe}")
-        if not is_storable(evidence):
-            return
-        values = {field.name: getattr(evidence, field.name) for field in dataclasses.fields(CellEvidence)}
-        data = CellEvidence(**{**values, "artifact": None, "cached": False}).as_json()
-        name = f"{_short(cell.id)}-{_short(recipe)}"
-        self._keep(name, cell.source, cell.id, data, seen, recipe=recipe, settings=self._settings_for(cell), model=model)
+        if is_storable(evidence) and recipe not in self._not_kept:
+            values = {field.name: getattr(evidence, field.name) for field in dataclasses.fields(CellEvidence)}
+            data = CellEvidence(**{**values, "artifact": None, "cached": False}).as_json()
+            name = f"{_short(cell.id)}-{_short(recipe)}"
+            self._keep(name, cell.source, cell.id, data, seen, settings=self._settings_for(cell), model=model)
 
     # --- whether kept verdicts are still right ----------------------------------------------------------------------------
 
     def due(self) -> list[str]:
-        """The ids of the cells that were answered with a kept verdict and should be judged all the same.
-
-        With ``audit``, these are all. Else it is at most one a run: that which was judged longest ago, and more than a day ago.
-        """
+        """The ids of cells to judge although a kept verdict answers: all with ``audit``, else the oldest one, after a day."""
         if self._settings.cache_audit:
             return [*self._hits]
         oldest = min(self._hits, key=lambda cell: self._hits[cell][0], default=None)
@@ -161,11 +148,7 @@ class VerdictCache:
         return [oldest]
 
     def check(self, evidence: CellEvidence) -> CellEvidence:
-        """Compare fresh evidence with the kept one about the same cell. If the verdicts differ, none that was kept is believed.
-
-        Returns:
-            The evidence; with a ``stale-verdict`` if they differ.
-        """
+        """Compare fresh evidence with the kept one. If they differ, no kept verdict is believed, and a finding says so."""
         judged, kept = self._hits.pop(evidence.cell.id, (0.0, None))
         if kept is None:
             return evidence
@@ -180,14 +163,12 @@ class VerdictCache:
         message = f"nothing that the cache sees has changed since {then}, but then there was {before}, and now there is {now}"
         return dataclasses.replace(evidence, findings=(*evidence.findings, finding("stale-verdict", message)))
 
-    # --- the end ----------------------------------------------------------------------------------------------------------
-
     def close(self) -> None:
         """Remove the entries of this run if something that counts for all was changed meanwhile."""
         if self._is_closed:
             return
         self._is_closed = True
-        if self._written and (changes := differences(self._present.snapshot, self._take())):
+        if self._written and (changes := differences(self._present, self._project.snapshot())):
             for name in self._written:
                 self._folder.remove(name)
             self._tell(f"verdicts are not kept: during the run, {changes[0]}")
@@ -198,30 +179,19 @@ class VerdictCache:
                 if self._written:
                     self._folder.keep_limit()
 
-    # --- the present ------------------------------------------------------------------------------------------------------
-
     @cached_property
-    def _present(self) -> ProjectState:
-        return ProjectState(self._project, self._variables, self._take())
+    def _present(self) -> Snapshot:
+        return self._project.snapshot()
 
-    def _take(self) -> Snapshot:
-        path = tuple(os.path.normpath(os.path.join(self._project.folder, place)) for place in self._path)  # noqa: PTH118
-        return Snapshot(
-            files=self._project.files(),
-            packages=Packages(places=self._places, path=path, contents=self._contents).digests(),
-            machine=machine(self._places, self._project.folder, self._path),
-            variables=self._variables.digests,
-        )
-
-    def _read_changes_since(self, digest: str) -> tuple[str, ...]:
-        """The changes since a snapshot, in words; that there is none if it is lost."""
-        then = self._read(Snapshot, "snapshot", digest)
-        return (NOT_RUN_BEFORE,) if then is None else tuple(self._present.changes_since(then))
-
-    def _read_changes_of(self, digest: str) -> tuple[str, ...]:
-        """As :meth:`_read_changes_since`, of observations."""
-        seen = self._read(Observations, "seen", digest)
-        return (NOT_RUN_BEFORE,) if seen is None else tuple(self._present.changes_of(seen))
+    def _read_changes_since(self, kind: type[Snapshot | Observations], file: str, digest: str) -> tuple[str, ...]:
+        """The changes since a snapshot or observations, in words; that there is none if the file is lost."""
+        try:
+            then = from_json(kind, self._folder.read(f"{file}-{digest}.json"))
+        except DAMAGE:
+            then = None
+        if then is None or digest_of_data(to_json(then)) != digest:
+            return (NOT_RUN_BEFORE,)
+        return differences(then, self._present) if isinstance(then, Snapshot) else tuple(self._project.changes_of(then))
 
     def _settings_for(self, cell: Cell) -> dict[str, str]:
         """The settings on which the evidence about a cell depends, as texts."""
@@ -260,18 +230,11 @@ class VerdictCache:
         changed = [name for name in sorted(before.keys() | settings.keys()) if before.get(name) != settings.get(name)]
         reasons = [
             *(f"{name} {before.get(name) or 'none'} → {settings.get(name) or 'none'}" for name in changed),
-            *(() if entry.snapshot == self._present.snapshot.digest else self._changes_since(entry.snapshot)),
-            *self._changes_of(entry.seen),
+            *(() if entry.snapshot == self._present.digest else self._changes_since(Snapshot, "snapshot", entry.snapshot)),
+            *self._changes_since(Observations, "seen", entry.seen),
             *([f"it was judged {days:.0f} days ago"] if days > self._settings.cache_days else []),
         ]
         return listed_shortly([*dict.fromkeys(reasons)]) if reasons else ""
-
-    def _read(self, kind: type[Any], prefix: str, digest: str) -> Any | None:
-        """A snapshot or observations that entries share; ``None`` if they are lost."""
-        with contextlib.suppress(*DAMAGE):
-            value = from_json(kind, self._folder.read(f"{prefix}-{digest}.json"))
-            return value if digest_of_data(to_json(value)) == digest else None
-        return None
 
     def _keep(
         self,
@@ -280,28 +243,26 @@ class VerdictCache:
         about: str,
         data: Any,
         seen: ReadSet,
-        *,
-        recipe: str = "",
         settings: Mapping[str, str] | None = None,
         model: str = "",
     ) -> None:
-        if self._is_closed or recipe in self._not_kept:
-            return
         if seen.not_kept:
             self._tell(f"the verdicts of {source} are not kept: {seen.not_kept}")
             return
-        snapshot = self._present.snapshot
+        snapshot = self._present
         try:
-            observations = to_json(self._present.observations(seen))
+            observations = to_json(self._project.observations(seen))
             entry = Entry(
                 about=about, snapshot=snapshot.digest, seen=digest_of_data(observations), settings=settings or {},
                 judged=time.time(), model=model, data=data,
             )  # fmt: skip
             name = f"{name}-{entry.snapshot}-{entry.seen}{'' if settings is None else f'-{digest_of_data(settings)[:8]}'}.json"
-            self._folder.write_once(f"snapshot-{entry.snapshot}.json", to_json(snapshot))
-            self._folder.write_once(f"seen-{entry.seen}.json", observations)
+            shared = {f"snapshot-{entry.snapshot}.json": to_json(snapshot), f"seen-{entry.seen}.json": observations}
+            for file, content in shared.items():
+                if self._folder.read(file) is None:
+                    self._folder.write(file, content)
             self._folder.write(name, {"schema": SCHEMA, **to_json(entry)})
-            self._written[name] = recipe
+            self._written.add(name)
             for surplus in self._index.get(_about(name), [])[_MOST_OF_A_CELL:]:
                 self._folder.remove(surplus)
         except ChangedError as error:

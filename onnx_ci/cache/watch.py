@@ -20,12 +20,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 from onnx_ci.cache.packages import recorded_files
 from onnx_ci.owners import file_of, is_installed, namespace_of, source_of
 from onnx_ci.processes.scratch import is_scratch
-from onnx_ci.results.json_data import from_json, to_json
 
 ABSENT, FOLDER = "absent", "folder"
 _OWN = str(Path(__file__).parents[1]) + os.sep
@@ -50,7 +49,6 @@ _OPENS = frozenset({"open", "open64", "openat", "fopen", "fopen64", "dlopen", "s
 _STARTS_PROCESSES = frozenset({"multiprocessing.popen_spawn_posix", "multiprocessing.popen_forkserver"})
 """Modules that are imported before their first use. When they start a process, there is no event."""
 _AT_START = ("sitecustomize", "usercustomize")
-"""Modules that Python looks for when it starts."""
 _lstat, _stat, _readlink = os.lstat, os.stat, os.readlink
 
 
@@ -76,27 +74,14 @@ class ReadSet:
     not_kept: str = ""
     """Why a verdict cannot be kept: ``it connects to huggingface.co``; empty if it can."""
 
-    def as_json(self) -> dict[str, Any]:
-        """The value as plain data, for another process."""
-        data: dict[str, Any] = to_json(self)
-        return data
 
-    @classmethod
-    def from_json(cls, data: Any) -> Self:
-        """The value that :meth:`as_json` returned.
-
-        Raises:
-            ValueError: ``data`` is not such a value.
-        """
-        seen: Self = from_json(cls, data)
-        return seen
+def _identity(status: os.stat_result) -> str:
+    """Whether a file is the same as before on this machine, and nothing about its content."""
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
 
 
-def state_of(path: str) -> str:
-    """:data:`ABSENT`, :data:`FOLDER`, or size, times and inode of a file; and the text of a link.
-
-    It says whether a file is the same as before on this machine, and nothing about its content.
-    """
+def state_of(path: str, describe: Callable[[os.stat_result], str] = _identity) -> str:
+    """:data:`ABSENT`, :data:`FOLDER`, or what describes a file, by default size, times and inode; and the text of a link."""
     link = ""
     try:
         status = _lstat(path)
@@ -105,9 +90,7 @@ def state_of(path: str) -> str:
             status = _stat(path)
     except (OSError, ValueError):
         return f"{ABSENT}{link}"
-    if stat.S_ISDIR(status.st_mode):
-        return f"{FOLDER}{link}"
-    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}{link}"
+    return f"{FOLDER if stat.S_ISDIR(status.st_mode) else describe(status)}{link}"
 
 
 def entries_of(folder: str) -> tuple[str, ...]:
@@ -139,8 +122,10 @@ def watch() -> None:
     sys.meta_path.insert(0, _Asked)
 
 
-def seen() -> ReadSet:
-    """All that this process, and those from which it was forked, have seen since :func:`watch`."""
+def seen() -> ReadSet | None:
+    """All that this process, and those from which it was forked, have seen since :func:`watch`; ``None`` without that."""
+    if not _record.is_watching:
+        return None
     for path in [*filter(None, map(file_of, list(sys.modules.values()))), *_mapped_files()]:
         if os.path.isabs(path):  # noqa: PTH117 (thousands of modules)
             _note(path)
@@ -151,11 +136,6 @@ def seen() -> ReadSet:
         searches=tuple(_searches()),
         not_kept=_record.not_kept,
     )
-
-
-def seen_if_watched() -> ReadSet | None:
-    """What :func:`seen` returns; ``None`` unless this process, or one from which it was forked, has called :func:`watch`."""
-    return seen() if _record.is_watching else None
 
 
 class _Record:
@@ -169,7 +149,6 @@ class _Record:
         """Files and folders that this process has created or replaced."""
         self.listed: dict[str, tuple[str, ...]] = {}
         self.asked: set[str] = set()
-        """The names of modules that Python has looked for."""
         self.not_kept = ""
 
     def do_not_keep(self, reason: str) -> None:
@@ -425,24 +404,16 @@ def _socket(_: Any, address: Any) -> None:
 
 
 _HANDLERS: Mapping[str, Callable[..., None]] = {
-    "open": _opened,
-    "ctypes.dlopen": _opened,
-    "onnx_ci.opened": _opened,
+    **dict.fromkeys(("open", "ctypes.dlopen", "onnx_ci.opened"), _opened),
     "sqlite3.connect": _connected,
     "os.mkdir": _created,
     "os.rename": _renamed,
-    "os.listdir": _listed,
-    "os.scandir": _listed,
+    **dict.fromkeys(("os.listdir", "os.scandir"), _listed),
     "import": _imported,
     "ctypes.dlsym": _called_from_c,
-    "subprocess.Popen": _started,
-    "os.system": _started,
-    "os.exec": _started,
-    "os.posix_spawn": _started,
+    **dict.fromkeys(("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.startfile"), _started),
     "os.spawn": lambda _, program, *__: _started(program),
-    "os.startfile": _started,
-    "os.fork": _forked,
-    "os.forkpty": _forked,
+    **dict.fromkeys(("os.fork", "os.forkpty"), _forked),
     "socket.connect": _socket,
     "socket.getaddrinfo": _connects,
 }

@@ -17,10 +17,8 @@ from typing import Any
 from onnx_ci.errors import RecipeError
 
 LONGEST = 2**31
-"""Sizes are below this number."""
 _SAMPLE = 5
 """A size by which it is tried whether one size follows from another."""
-
 _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -58,14 +56,7 @@ class AxisSize:
             return None
 
     def solved_for(self, name: str, size: int, others: Mapping[str, int]) -> int | None:
-        """The size of a variable that follows if this axis has ``size`` and is a linear function of the variable.
-
-        Args:
-            others: the sizes of the other variables.
-
-        Returns:
-            ``None`` if it is not linear, or no integer of at least 0 solves it.
-        """
+        """The size of a variable that follows if this axis has ``size`` and is linear in it; else ``None``."""
         at_0, at_1, at_2 = (self.at({**others, name: value}) for value in range(3))
         if at_0 is None or at_1 is None or at_2 is None or at_1 == at_0 or at_2 - at_1 != at_1 - at_0:
             return None
@@ -73,11 +64,7 @@ class AxisSize:
         return value if value >= 0 and not rest and self.at({**others, name: value}) == size else None
 
     def determines(self, name: str, others: Mapping[str, int]) -> bool:
-        """Whether this is a linear function of one variable, so that the size of this axis determines it.
-
-        Args:
-            others: the sizes of the other variables.
-        """
+        """Whether this is a linear function of one variable, so that the size of this axis determines it."""
         size = self.at({**others, name: _SAMPLE})
         return size is not None and self.solved_for(name, size, others) == _SAMPLE
 
@@ -119,11 +106,7 @@ def axis_size(label: str) -> AxisSize:
 
 
 def axis_size_in(tensor: str, label: str) -> AxisSize:
-    """The size that the name of an axis of ``tensor`` stands for; a generated name is a variable.
-
-    Raises:
-        RecipeError: see :func:`axis_size`.
-    """
+    """The size that the name of an axis of ``tensor`` stands for; see :func:`axis_size`. A generated name is a variable."""
     return _plain(label) if is_generated(tensor, label) else axis_size(label)
 
 
@@ -199,12 +182,9 @@ def axes_of_file(labels: Iterable[str]) -> dict[str, AxisSize]:
     and any other name is a variable.
     """
     sizes = {label: axis_size_of_file(label) for label in labels}
-    variables = {axis.text for axis in sizes.values() if axis.is_name}
-    undetermined = [axis for axis in sizes.values() if not axis.is_name]
-    while determined := [axis for axis in undetermined if _is_determined(axis, variables)]:
-        variables |= {name for axis in determined for name in axis.names}
-        undetermined = [axis for axis in undetermined if axis not in determined]
-    return {label: _plain(label) if axis in undetermined else axis for label, axis in sizes.items()}
+    sample = {name: _SAMPLE for axis in sizes.values() for name in axis.names}
+    variables = solve((axis, size) for axis in sizes.values() if (size := axis.at(sample)) is not None).keys()
+    return {label: axis if variables >= set(axis.names) else _plain(label) for label, axis in sizes.items()}
 
 
 def axis_size_of_file(label: str) -> AxisSize:
@@ -218,12 +198,6 @@ def axis_size_of_file(label: str) -> AxisSize:
 def is_same_axis(first: str, second: str) -> bool:
     """Whether two names of axes are equal, or expressions of the same size, such as ``past + 1`` and ``1 + past``."""
     return first == second or axis_size_of_file(first).is_same(axis_size_of_file(second))
-
-
-def _is_determined(axis: AxisSize, variables: set[str]) -> bool:
-    """Whether all variables of an axis are among ``variables``, or the only other one follows from the axis."""
-    unknown = [name for name in axis.names if name not in variables]
-    return not unknown or (len(unknown) == 1 and axis.determines(unknown[0], dict.fromkeys(axis.names, _SAMPLE)))
 
 
 # --- the sizes that an axis can have ----------------------------------------------------------------------------------
@@ -252,11 +226,7 @@ def multiple_of(number: int) -> MultipleOf:
 
 
 def sizes_of(axis: str, value: Any) -> DeclaredSizes:
-    """What ``dynamic_sizes`` declares for an axis: a size, sizes, a range or multiples.
-
-    Raises:
-        RecipeError: it is something else, or has a size below 1.
-    """
+    """What ``dynamic_sizes`` declares for an axis: a size, sizes, a range or multiples. Raises ``RecipeError`` for others."""
     if isinstance(value, MultipleOf):
         return value
     if isinstance(value, range):

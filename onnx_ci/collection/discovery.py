@@ -9,15 +9,12 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-from onnx_ci.collection.importing import import_file
-from onnx_ci.collection.pythonpath import not_on_path
+from onnx_ci.collection.importing import import_file, not_on_path
 from onnx_ci.collection.recipe import FOR_EACH, Declaration, Recipe, declarations
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import (
@@ -29,7 +26,7 @@ from onnx_ci.errors import (
     place_of,
     working_directory,
 )
-from onnx_ci.owners import Owner, owner_of
+from onnx_ci.owners import Owner, owner_of, spec_of
 from onnx_ci.processes.signals import no_forks_leave
 from onnx_ci.results.records import Problem
 
@@ -67,15 +64,9 @@ class Catalogue:
 
     settings: Settings
     recipes: dict[str, Found] = field(default_factory=dict)
-    """By name."""
 
     def add_file(self, path: Path, *, is_named: bool = False) -> tuple[list[Found], list[Problem]]:
-        """Import a recipe file and add its recipes, sorted by line. Returns the new recipes and problems.
-
-        Args:
-            path: the file.
-            is_named: see :class:`Found`.
-        """
+        """Import a recipe file and add its recipes, sorted by line. Returns the new recipes and problems."""
         source = relative_source(path, self.settings.root)
         count_before = len(declarations())
         try:
@@ -104,10 +95,6 @@ class Catalogue:
 
         They are those that its own code declares, those that it imports by name, and those of the project's modules that were
         imported with it. Modules that are recipe files themselves are left out.
-
-        Args:
-            module: the module of the file.
-            new: what its import has declared.
         """
         declared = [each.recipe for each in declarations() if each.namespace is vars(module)]
         held = [value for value in vars(module).values() if isinstance(value, Recipe)]
@@ -138,13 +125,7 @@ class Catalogue:
 
 
 def used_twice(name: str, here: str, there: str) -> str:
-    """The message about a recipe whose name another recipe has.
-
-    Args:
-        name: the name.
-        here: the file and the line on which the recipe is defined.
-        there: those of the other recipe.
-    """
+    """The message about a recipe whose name another recipe has, given the file and the line of each."""
     return (
         f"the recipe name {name!r} ({here}) is already used by {there}; "
         f"give one of them another name with @onnx_ci.recipe(name=...), or {FOR_EACH}"
@@ -152,11 +133,7 @@ def used_twice(name: str, here: str, there: str) -> str:
 
 
 def all_recipe_files(settings: Settings, paths: Iterable[Path] = ()) -> Iterator[Path]:
-    """The recipe files in ``paths``, or in the project and the settings' packages if no path is given. Imports none of them.
-
-    Raises:
-        ConfigurationError: a path does not exist, or a package is not installed.
-    """
+    """The recipe files in ``paths``, or in the project and its packages. Raises ``ConfigurationError`` if one is missing."""
     places = list(paths) or [settings.root, *package_folders(settings)]
     for place in places:
         try:
@@ -207,38 +184,15 @@ def matches(pattern: str, source: str) -> bool:
 
 
 def package_folders(settings: Settings) -> list[Path]:
-    """Where the settings' packages are installed.
-
-    Raises:
-        ConfigurationError: a package is not installed.
-    """
+    """Where the settings' packages are installed. Raises ``ConfigurationError`` if one is not."""
     folders: list[Path] = []
     for package in settings.packages:
-        spec = _find_spec(package)
+        spec = spec_of(package)
         if spec is None or (spec.origin is None and not spec.submodule_search_locations):
             raise ConfigurationError(f"{settings.origins['packages']}: the package {package!r} is not installed")
         locations = spec.submodule_search_locations or [str(spec.origin)]
         folders.extend(Path(location).resolve() for location in locations)
     return folders
-
-
-def _find_spec(name: str) -> ModuleSpec | None:
-    """Like :func:`importlib.util.find_spec`, but without importing the module's parent packages."""
-    if name in sys.modules:
-        return sys.modules[name].__spec__
-    parent = name.rpartition(".")[0]
-    parent_spec = _find_spec(parent) if parent else None
-    if parent and (parent_spec is None or parent_spec.submodule_search_locations is None):
-        return None
-    path = parent_spec.submodule_search_locations if parent_spec else None
-    for finder in sys.meta_path:
-        try:
-            spec = finder.find_spec(name, path)
-        except KeyError:  # the spec of a namespace package looks up its parent package
-            spec = PathFinder.find_spec(name.rpartition(".")[2], path)
-        if spec is not None:
-            return spec
-    return None
 
 
 def relative_source(path: Path, root: Path) -> str:

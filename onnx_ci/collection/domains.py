@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from onnx_ci.errors import RecipeError
 
@@ -37,16 +37,20 @@ class Domain:
     As a string, it is what a recipe declares: ``mask(min_true=2)``.
     """
 
+    text: ClassVar[str]
+    """The format of that string, of the fields."""
+
+    def __str__(self) -> str:
+        return self.text.format(**vars(self))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Floats(Domain):
     """Numbers from ``low`` to ``high``."""
 
+    text = "floats({low:g}, {high:g})"
     low: float
     high: float
-
-    def __str__(self) -> str:
-        return f"floats({self.low:g}, {self.high:g})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,65 +92,53 @@ class OneOf(Domain):
 class Lengths(Domain):
     """Lengths of rows: integers from 1 to the size of the axis ``of``. One row is that long."""
 
+    text = 'lengths(of="{of}")'
     of: str
-
-    def __str__(self) -> str:
-        return f'lengths(of="{self.of}")'
 
 
 @dataclass(frozen=True, kw_only=True)
 class Permutations(Domain):
     """The positions along the last axis, each once."""
 
-    def __str__(self) -> str:
-        return "permutation()"
+    text = "permutation()"
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneHot(Domain):
     """A single one among zeros in each row along the last axis."""
 
-    def __str__(self) -> str:
-        return "one_hot()"
+    text = "one_hot()"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Boxes(Domain):
     """Boxes within a picture: four numbers along the last axis. The first corner is never beyond the second one."""
 
+    text = 'boxes("{format}", within=({within[0]:g}, {within[1]:g}))'
     format: BoxFormat
     within: tuple[float, float]
-    """The width and height of the picture."""
-
-    def __str__(self) -> str:
-        width, height = self.within
-        return f'boxes("{self.format}", within=({width:g}, {height:g}))'
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn(Domain):
     """The values that a function draws."""
 
+    text = "a function"
     draw: Draw
-
-    def __str__(self) -> str:
-        return "a function"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segments(Domain):
     """Numbers of segments along the last axis, such as of each node's graph: from 0, ascending, without gaps. Inferred only."""
 
-    def __str__(self) -> str:
-        return "segment numbers"
+    text = "segment numbers"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unchanged(Domain):
     """The example's values only, repeated for other sizes. Inferred where other values would hardly be legal."""
 
-    def __str__(self) -> str:
-        return "the example's values"
+    text = "the example's values"
 
 
 def floats(low: float, high: float) -> Domain:
@@ -244,11 +236,7 @@ def boxes(format: BoxFormat, *, within: tuple[float, float] = (1.0, 1.0)) -> Dom
 
 
 def domain_of(name: str, value: Any) -> Domain:
-    """The domain that a recipe declares for an input: a :class:`Domain`, a function that draws values, or a strategy.
-
-    Raises:
-        RecipeError: it is something else.
-    """
+    """The domain that a recipe declares: a :class:`Domain`, a function that draws, or a strategy. Raises ``RecipeError``."""
     if isinstance(value, Domain):
         return value
     if isinstance(value, Strategy):

@@ -1,15 +1,20 @@
-"""Import recipe files, each once, under a name that its own imports and pickle understand."""
+"""Import recipe files, each once, under a name that its own imports and pickle understand, with pytest's ``pythonpath``."""
 
 from __future__ import annotations
 
+import configparser
 import contextlib
 import hashlib
 import importlib
 import importlib.util
 import os
+import shlex
 import sys
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from onnx_ci.errors import RecipeError
 from onnx_ci.owners import file_of
@@ -72,10 +77,7 @@ def _import_by_itself(path: Path) -> ModuleType:
 
 
 def import_module_of(name: str, path: Path) -> ModuleType:
-    """The module of the file ``path``, imported by its ``name`` if that leads to the file.
-
-    By its name, it is the same module for others that import it.
-    """
+    """The module of the file ``path``, imported by its ``name`` if that leads to the file, as others import it."""
     spec = None
     if name not in sys.modules:
         with contextlib.suppress(ImportError, ValueError):  # its parent cannot be imported
@@ -83,3 +85,60 @@ def import_module_of(name: str, path: Path) -> ModuleType:
     if spec is not None and spec.origin is not None and os.path.realpath(spec.origin) == os.path.realpath(path):
         return importlib.import_module(name)
     return import_file(path)
+
+
+# --- the folders of pytest's ``pythonpath``, from which recipe files import the project's own modules ---------------------
+
+_INI_SECTIONS = {"pytest.ini": "pytest", ".pytest.ini": "pytest", "tox.ini": "pytest", "setup.cfg": "tool:pytest"}
+_ORDER = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
+"""The files in which pytest looks for its configuration. The first one that has any is used."""
+_UNREADABLE = (OSError, ValueError, AttributeError, RecursionError, configparser.Error)
+"""What an invalid file raises. It is ignored here, because pytest itself reports it."""
+
+
+def add_pythonpath(root: Path) -> None:
+    """Put the folders of pytest's ``pythonpath`` first on ``sys.path``, as pytest does."""
+    for folder in reversed(pytest_paths("pythonpath", root)):
+        if str(folder) not in sys.path:
+            sys.path.insert(0, str(folder))
+
+
+def not_on_path(module: str, root: Path) -> str | None:
+    """The remedy for a ``module`` that cannot be imported if it is in the project's ``src`` folder, or else ``None``."""
+    name = module.partition(".")[0]
+    if not (root / "src" / name).is_dir() and not (root / "src" / f"{name}.py").is_file():
+        return None
+    return f'src/{name} is not installed: run pip install -e ., or set pythonpath = ["src"] in [tool.pytest.ini_options]'
+
+
+def pytest_paths(option: str, root: Path) -> list[Path]:
+    """The paths that pytest's configuration gives to ``option``, such as ``pythonpath`` or ``testpaths``."""
+    for name in _ORDER:
+        try:
+            table = _configuration(root / name)
+            if table is None:
+                continue
+            value = table.get(option, [])
+            paths = shlex.split(value) if isinstance(value, str) else value
+        except _UNREADABLE:
+            continue
+        return [root / path for path in paths if isinstance(path, str)] if isinstance(paths, list) else []
+    return []
+
+
+def _configuration(path: Path) -> Mapping[str, Any] | None:
+    """The options of pytest in a file; ``None`` if it has none."""
+    if not path.is_file():
+        return None
+    if path.suffix == ".toml":
+        data: Any = tomllib.loads(path.read_text(encoding="utf-8"))
+        if path.name != "pyproject.toml":
+            return data.get("pytest") or {}
+        table: Mapping[str, Any] | None = data.get("tool", {}).get("pytest")
+        return None if table is None else table.get("ini_options", table)
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read_string(path.read_text(encoding="utf-8"))
+    section = _INI_SECTIONS[path.name]
+    if parser.has_section(section):
+        return dict(parser[section])
+    return {} if path.name == "pytest.ini" else None

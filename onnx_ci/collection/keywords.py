@@ -29,19 +29,14 @@ from onnx_ci.results.verdict import Expectation
 
 Limit = float | Mapping[str, float] | None
 """A limit for every output, or limits by output name or data type; ``None`` for the settings' limit."""
-
 StepInputs = Callable[[int, Mapping[str, Any]], Mapping[str, Any]]
 """A function from the number of a step and its inputs by name to those inputs that depend on the step; all are tensors."""
-
 InputsOfRecipe = str | PathLike[str] | Mapping[str, Domain | Draw | Strategy]
 """A file with inputs, or the domains of inputs by name."""
-
 ExportFunction = Callable[[Any, tuple[Any, ...], dict[str, Any], int, Path], Any]
 """A function of the model, its ``args`` and ``kwargs``, an opset and the path of the file to write."""
-
 RunFiles = Callable[..., Any]
 """A function of the files by name and the arguments of the model's ``forward``, which returns what ``forward`` returns."""
-
 Parsed = TypeVar("Parsed")
 Default = TypeVar("Default")
 Parser = Callable[[str, Any], Parsed]
@@ -261,10 +256,6 @@ def _axes_of(tensor: str, value: Mapping[int, str] | Sequence[int]) -> dict[int,
     return axes
 
 
-def _dynamic_sizes(_: str, value: Mapping[str, Any]) -> dict[str, DeclaredSizes]:
-    return {axis: sizes_of(axis, sizes) for axis, sizes in value.items()}
-
-
 def _feedback(_: str, value: Mapping[str, str]) -> dict[str, str]:
     example = '{"present": "past"}'
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for pair in value.items() for name in pair):
@@ -293,10 +284,6 @@ def _domains(_: str, value: Any) -> dict[str, Domain]:
 
 def _items(value: Any) -> list[Any]:
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-
-
-def _expect(_: str, value: Mapping[object, object]) -> dict[CellPattern, tuple[Expectation, ...]]:
-    return {_where(key): _expectations(failures) for key, failures in value.items()}
 
 
 def _where(key: object) -> CellPattern:
@@ -366,7 +353,9 @@ class RecipeFields:
     weights: Literal["seeded", "trained"] | None = keyword(_WEIGHTS, default=None)
     tf32: bool = keyword(_unchanged, default=False)
     all_on_device: bool = keyword(_unchanged, default=False)
-    dynamic_sizes: Mapping[str, DeclaredSizes] = keyword(_dynamic_sizes, default={})
+    dynamic_sizes: Mapping[str, DeclaredSizes] = keyword(
+        lambda _, value: {axis: sizes_of(axis, sizes) for axis, sizes in value.items()}, default={}
+    )
     feedback: Mapping[str, str] = keyword(_feedback, default={})
     steps: int | None = keyword(_STEPS, default=None)
     step_inputs: StepInputs | None = keyword(_STEP_INPUTS, default=None)
@@ -379,7 +368,9 @@ class RecipeFields:
     max_ir_version: int | None = keyword(_IR_VERSION, default=None)
     static: bool | None = keyword(_SWITCH, default=None)
     external_data: bool | None = keyword(_SWITCH, default=None)
-    expect: Mapping[CellPattern, tuple[Expectation, ...]] = keyword(_expect, default={}, adds_up=True)
+    expect: Mapping[CellPattern, tuple[Expectation, ...]] = keyword(
+        lambda _, value: {_where(key): _expectations(failures) for key, failures in value.items()}, default={}, adds_up=True
+    )
     tags: tuple[str, ...] = keyword(_names, default=(), adds_up=True)
     manual: str = keyword(_REASON, default="")
     allow: tuple[str, ...] = keyword(_allowed, default=(), adds_up=True)
@@ -389,17 +380,12 @@ class RecipeFields:
 
 _TABLE = {field.name: field.metadata for field in dataclasses.fields(RecipeFields)}
 _KEYWORD_OF = {name: entry["keyword"] or name for name, entry in _TABLE.items()}
-"""The keyword of each field."""
 KEYWORDS = tuple(dict.fromkeys(_KEYWORD_OF.values()))
 """The decorator's own keywords, without those of ``torch.onnx.export``."""
 
 
 def fields_of(keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a recipe that is declared with ``keywords``, those of :class:`RecipeFields` and ``export_options``.
-
-    Raises:
-        RecipeError: a keyword is unknown or its value is invalid.
-    """
+    """The fields of a recipe that is declared with ``keywords``, and its ``export_options``. Raises ``RecipeError``."""
     for name in keywords:
         if name not in KEYWORDS and name not in EXPORT_OPTIONS:
             remedy = _IN_OTHER_WORDS.get(name) or did_you_mean(name, (*KEYWORDS, *EXPORT_OPTIONS))
@@ -416,11 +402,7 @@ def fields_of(keywords: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fields_of_case(shared: Mapping[str, Any], of_case: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of the recipe of one case, whose keywords override those that all cases share, or add to them.
-
-    Raises:
-        RecipeError: see :func:`fields_of`.
-    """
+    """The fields of the recipe of one case, whose keywords override those that all cases share, or add to them."""
     fields = fields_of({**shared, **of_case})
     for name, entry in _TABLE.items():
         if entry["adds_up"] and _KEYWORD_OF[name] in of_case and shared.get(_KEYWORD_OF[name]) is not None:
@@ -433,11 +415,7 @@ def fields_of_case(shared: Mapping[str, Any], of_case: Mapping[str, Any]) -> dic
 
 
 def check_together(recipe: RecipeFields) -> None:
-    """Check the keywords of a recipe against each other.
-
-    Raises:
-        RecipeError: two of them contradict each other, or one lacks another.
-    """
+    """Raise ``RecipeError`` if two keywords of a recipe contradict each other, or one lacks another."""
     is_named = CUSTOM in (recipe.exporters or ())
     if is_named and recipe.export is None:
         raise RecipeError(f"exporter names {CUSTOM!r}, which needs export: {EXPORT_FUNCTION}")

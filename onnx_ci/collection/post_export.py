@@ -15,10 +15,8 @@ from onnx_ci.plugins import PASSES
 
 LossyType = Literal["float16", "int8"]
 """What a lossy pass rounds to."""
-
 EXPORT = "export"
 """Stands for the exporter's own file where passes are named."""
-
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 
 
@@ -49,7 +47,6 @@ class GraphPass:
 
 
 BUILT_IN = tuple(PASSES.ours)
-"""The names of the built-in passes."""
 
 
 def graph_pass(
@@ -87,7 +84,9 @@ def graph_pass(
         RecipeError: there is no such pass, or an option is invalid.
     """
     if isinstance(what, str):
-        declared = _named(what)
+        if what not in PASSES:
+            raise RecipeError(f"there is no post-export pass {what!r}{did_you_mean(what, PASSES)}")
+        declared: GraphPass = dataclasses.replace(PASSES.load(what), name=what)
         if name is not None or lossy is not None:
             raise RecipeError(f"the pass {what!r} is known by its name: it takes neither name nor lossy")
         if keep_io_types is not None and declared.lossy != "float16":
@@ -112,14 +111,6 @@ def graph_pass(
     )
 
 
-def _named(name: str) -> GraphPass:
-    """The pass of a name, as onnx-ci or a package declares it."""
-    if name not in PASSES:
-        raise RecipeError(f"there is no post-export pass {name!r}{did_you_mean(name, PASSES)}")
-    declared: GraphPass = PASSES.load(name)
-    return dataclasses.replace(declared, name=name)
-
-
 def _function(function: Callable[..., Any], name: str | None, lossy: LossyType | None) -> GraphPass:
     """The pass of a function."""
     if name is None or not _NAME.fullmatch(name):
@@ -136,11 +127,7 @@ def _function(function: Callable[..., Any], name: str | None, lossy: LossyType |
 
 
 def passes_of(value: Any) -> tuple[GraphPass, ...]:
-    """The passes that ``@recipe(then=value)`` declares.
-
-    Raises:
-        RecipeError: one of them is invalid, or two have the same name.
-    """
+    """The passes that ``@recipe(then=value)`` declares. Raises ``RecipeError``."""
     entries = value if isinstance(value, (list, tuple)) else [value]
     passes = tuple(entry if isinstance(entry, GraphPass) else graph_pass(entry) for entry in entries)
     names = [each.name for each in passes]

@@ -230,7 +230,8 @@ def recipe(function: Callable[..., Any] | None = None, /, *, each: Cases | None 
         recipes = {case: _declare(function, fields, case) for case, fields in fields_by_case.items()}
         for declared in recipes.values():
             check_together(declared)
-        _declarations.extend(Declaration(declared, namespace) for declared in recipes.values())
+        file, module = (None if namespace is None else namespace.get(name) for name in ("__file__", "__name__"))
+        _declarations.extend(Declaration(declared, namespace, file, module) for declared in recipes.values())
         return recipes[None] if each is None else recipes
 
     return register if function is None else register(function)
@@ -243,16 +244,9 @@ class Declaration:
     recipe: Recipe
     namespace: Mapping[str, Any] | None
     """The names of the module; ``None`` if no module was being imported."""
-
-    @property
-    def file(self) -> str | None:
-        """The file of the module."""
-        return None if self.namespace is None else self.namespace.get("__file__")
-
-    @property
-    def module(self) -> str | None:
-        """The name of the module."""
-        return None if self.namespace is None else self.namespace.get("__name__")
+    file: str | None
+    module: str | None
+    """Its name."""
 
 
 _declarations: list[Declaration] = []
@@ -269,11 +263,7 @@ def declared_in(recipe: Recipe) -> str | None:
 
 
 def recipe_in(module: str, file: str, name: str, changes: bytes | None) -> Recipe:
-    """The recipe ``name`` that a module declares when it is imported, with the fields of the pickled ``changes``.
-
-    Raises:
-        RecipeError: the module no longer declares it.
-    """
+    """The recipe that a module declares when it is imported, with fields of the pickled ``changes``. Raises ``RecipeError``."""
     import_module_of(module, Path(file))
     for candidate in reversed(_declarations):
         if candidate.recipe.name == name and candidate.file == file:
@@ -312,11 +302,7 @@ def _fields_by_case(cases: Cases, shared: Mapping[str, Any]) -> dict[str | None,
 
 
 def _declare(function: Callable[..., Any], fields: Mapping[str, Any], case: str | None = None) -> Recipe:
-    """The recipe of ``function``.
-
-    Raises:
-        RecipeError: it is not a function, has no usable name, or takes parameters that are not filled.
-    """
+    """The recipe of ``function``. Raises ``RecipeError``."""
     if not (isinstance(inspect.unwrap(function), FunctionType) or _is_exportable(function)):
         raise RecipeError(f"@recipe decorates a function, not {function!r}; wrap it in one")
     name = fields["name"] or function.__name__

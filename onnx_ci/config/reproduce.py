@@ -17,17 +17,12 @@ from onnx_ci.opsets import default_exporter, format_opsets
 from onnx_ci.results.records import Cell, SettingSource, SettingValue
 from onnx_ci.results.run_report import RunReport
 
-NARROWING = frozenset(option.name for option in options_with(Role.MATRIX, Role.SELECTION, Role.FILES))
+NARROWING = frozenset(option.name for option in options_with(Role.MATRIX, Role.SELECTION, Role.FILES, Role.CACHE, Role.OUTPUT))
 """Settings for which cells run and where files go, not for how a cell is judged."""
-
 OF_ONE_CELL = options_with(Role.VERDICT, Role.EXECUTION)
-"""Options that matter for a single cell."""
-
 _REPEATED = (Role.DISCOVERY, Role.VERDICT, Role.BASELINE, Role.EXECUTION)
 """The roles of the options that a command repeats if it names its cells."""
-
 ShownSettings = Mapping[str, SettingValue]
-"""Settings as in a report."""
 
 
 def repeat_with_pytest(cell: Cell, settings: ShownSettings, root: Path) -> str:
@@ -55,12 +50,7 @@ def command_about(name: str, cell: Cell, settings: Settings) -> str:
 
 
 def repeat_from(report: RunReport, root: Path) -> Callable[[Cell], str]:
-    """A function from a cell of a report to the command that repeats it.
-
-    Args:
-        report: the report of a run, or a merged one.
-        root: the project's root on this machine.
-    """
+    """A function from a cell of a report to the command that repeats it."""
     of_cell = {id: part.settings for id, part in report.part_of.items()}
 
     def repeat(cell: Cell) -> str:
@@ -76,13 +66,7 @@ def repeat_from(report: RunReport, root: Path) -> Callable[[Cell], str]:
 
 
 def record_from(report: RunReport, cells: Iterable[Cell], root: Path) -> list[str]:
-    """The commands that record ``cells`` of a report in the baselines. They may record other cells of the same recipes, too.
-
-    Args:
-        report: the report of a run, or a merged one.
-        cells: the cells.
-        root: the project's root on this machine.
-    """
+    """The commands that record ``cells`` of a report in the baselines. They may record other cells of the same recipes, too."""
     of_cell = {id: part.settings for id, part in report.part_of.items()}
     groups: dict[tuple[str, ...], list[Cell]] = {}
     for cell in cells:
@@ -133,10 +117,7 @@ def _device_and_exporter(cell: Cell, settings: ShownSettings, prefix: str = "") 
 
 
 def _flags_set(settings: ShownSettings, options: Iterable[Option], prefix: str = "") -> list[str]:
-    """The flags of those options that a flag or the environment sets; the settings of ``pyproject.toml`` hold anyway.
-
-    A switch has no value, and no flag turns it off.
-    """
+    """The flags of those options that a flag or the environment sets; the settings of ``pyproject.toml`` hold anyway."""
     flags = []
     for option in options:
         setting = settings.get(option.name)

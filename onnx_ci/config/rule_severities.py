@@ -26,21 +26,15 @@ class RuleSeverity(NamedTuple):
     """The severity of a rule, or of a kind of change since the baseline, for some recipes."""
 
     recipes: str
-    """A pattern of their names."""
     rule: str
     severity: str
-    """A key of :data:`SEVERITIES`."""
 
     def __str__(self) -> str:
         return f"{'' if self.recipes == EVERY_RECIPE else f'{self.recipes}:'}{self.rule}={self.severity}"
 
 
 def _parse(value: object) -> tuple[RuleSeverity, ...]:
-    """``{"absolute-path": "ignore", "resnet*": {RULE: "note"}}``, or ``absolute-path=ignore,resnet*:RULE=note``.
-
-    Returns:
-        The entries, those for every recipe first.
-    """
+    """``{"absolute-path": "ignore", "resnet*": {RULE: "note"}}``, or the same in words. Entries for every recipe come first."""
     entries: dict[tuple[str, str], str] = {}
     for entry in _in_table(value) if isinstance(value, Mapping) else map(_in_word, words_in(value)):
         _check(entry)
@@ -96,4 +90,6 @@ def _schema() -> Schema:
     }
 
 
-RULE_SEVERITIES = Kind(parse=_parse, schema=_schema(), show=lambda entries: ",".join(map(str, entries)))
+RULE_SEVERITIES = Kind(
+    parse=_parse, schema=_schema(), show=lambda entries: ",".join(map(str, entries)), metavar="RULE=SEVERITY"
+)

@@ -34,7 +34,6 @@ class Settings(SettingsTable):
     """The settings of a run."""
 
     root: Path
-    """The project's root."""
     origins: Mapping[str, Origin]
     """Where each value comes from, by the name of its field."""
     cache_audit: bool = False
@@ -55,12 +54,8 @@ class Settings(SettingsTable):
 
     def with_absolute_files(self) -> Settings:
         """The same settings with absolute paths for what is written: a recipe may change the current directory."""
-        return dataclasses.replace(
-            self,
-            report=self.report and self.report.absolute(),
-            artifacts=self.artifacts and self.artifacts.absolute(),
-            save_inputs=self.save_inputs and self.save_inputs.absolute(),
-        )
+        paths = {name: getattr(self, name) for name in ("report", "artifacts", "save_inputs")}
+        return dataclasses.replace(self, **{name: path and path.absolute() for name, path in paths.items()})
 
     def shown(self) -> dict[str, SettingValue]:
         """Every setting as in the report, by its name."""
@@ -92,11 +87,7 @@ def _has_settings(folder: Path) -> bool:
 
 
 class SettingError(ConfigurationError):
-    """A setting is unknown or invalid.
-
-    Attributes:
-        line: its line in ``pyproject.toml``, counted from 1; ``None`` if it is set elsewhere.
-    """
+    """A setting is unknown or invalid. ``line`` is its line in ``pyproject.toml``, if it is set there."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -110,17 +101,7 @@ def load_settings(
     given_by: SettingSource = SettingSource.COMMAND_LINE,
     environment: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Resolve every option.
-
-    Args:
-        root: the project's root; its ``pyproject.toml`` is read.
-        flags: values from the command line or the caller, by an option's field name; ``None`` sets nothing.
-        given_by: where the flags come from: the command line, pytest or Python.
-        environment: the environment variables. Default: those of the process.
-
-    Raises:
-        SettingError: a key is unknown or a value is invalid. The message names the place and the nearest key.
-    """
+    """Resolve every option; flags are given by the names of their fields. Raises the first :class:`SettingError`."""
     settings, problems = read_settings(root, flags=flags, given_by=given_by, environment=environment)
     if problems:
         raise problems[0]
@@ -202,18 +183,9 @@ def _of_flags(flags: Mapping[str, object], given_by: SettingSource) -> Iterator[
     for option in FLAGS:
         value = flags.get(option.field)
         if value is not None:
-            yield _Entry(option, value, Origin(source=given_by, given_as=_flag(option, given_by)))
-
-
-def _flag(option: Option, given_by: SettingSource) -> str:
-    """The option as a front-end writes it."""
-    match given_by:
-        case SettingSource.PYTHON:
-            return f"{option.field}="
-        case SettingSource.PYTEST:
-            return f"--onnx-{option.name}"
-        case _:
-            return f"--{option.name}"
+            in_python, prefix = given_by is SettingSource.PYTHON, "onnx-" if given_by is SettingSource.PYTEST else ""
+            flag = f"{option.field}=" if in_python else f"--{prefix}{option.name}"
+            yield _Entry(option, value, Origin(source=given_by, given_as=flag))
 
 
 def _table(root: Path) -> tuple[Mapping[str, object], str]:
@@ -263,15 +235,7 @@ def tool_schema(tool_name: str = "onnx-ci") -> dict[str, Any]:
 
 
 def check_writable(settings: Settings, *files: Path | None) -> None:
-    """Check, before any cell runs, that the report, the artifacts, saved inputs and temporary files can be written.
-
-    Args:
-        settings: the settings of the run.
-        files: other files that will be written; ``None`` is ignored.
-
-    Raises:
-        ConfigurationError: a path cannot be written, or is a file that onnx-ci did not write; the message names it.
-    """
+    """Raise ``ConfigurationError`` if temporary files, ``files`` or those of the settings cannot be written."""
     try:
         tempfile.gettempdir()
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -16,7 +17,6 @@ from onnx_ci.opsets import HIGHEST_PLAUSIBLE_OPSET, format_opsets, parse_opsets
 
 Schema = Mapping[str, Any]
 Value = TypeVar("Value")
-
 EVERY_RECIPE = "*"
 """Stands for every recipe where a setting has values by the names of recipes."""
 
@@ -31,9 +31,8 @@ class Kind(Generic[Value]):
     """The TOML values that ``parse`` accepts, as JSON Schema."""
     show: Callable[[Value], str] = str
     """Formats the value as for a flag; the inverse of ``parse``."""
-
-
-# --- words ------------------------------------------------------------------------------------------------------------
+    metavar: str = ""
+    """What help shows in the place of such a value, unless the option says something else."""
 
 
 def words_in(value: object) -> tuple[str, ...]:
@@ -49,13 +48,9 @@ def words_in(value: object) -> tuple[str, ...]:
 
 WORDS = Kind(
     parse=words_in,
-    schema={
-        "type": ["string", "array"],
-        "pattern": r"[^\s,]",
-        "items": {"type": "string"},
-        "contains": {"pattern": r"\S"},
-    },
+    schema={"type": ["string", "array"], "pattern": r"[^\s,]", "items": {"type": "string"}, "contains": {"pattern": r"\S"}},
     show=",".join,
+    metavar="LIST",
 )
 
 
@@ -66,11 +61,7 @@ def list_schema(word: str) -> Schema:
 
 
 def some_of(what: str, choices: Collection[str], pattern: str) -> Kind[tuple[str, ...]]:
-    """A list of words from ``choices``. Messages call one of them a ``what``, such as an exporter.
-
-    Args:
-        pattern: a regular expression for the words in the schema: the choices depend on what is installed.
-    """
+    """A list of words from ``choices``, each a ``what`` in messages; in the schema, words that match ``pattern``."""
 
     def parse(value: object) -> tuple[str, ...]:
         words = words_in(value)
@@ -79,7 +70,7 @@ def some_of(what: str, choices: Collection[str], pattern: str) -> Kind[tuple[str
                 raise ValueError(f"unknown {what} {word!r}; use {', '.join(choices)}{did_you_mean(word, choices)}")
         return words
 
-    return Kind(parse=parse, schema=list_schema(pattern), show=",".join)
+    return Kind(parse=parse, schema=list_schema(pattern), show=",".join, metavar="LIST")
 
 
 def one_of(choices: Sequence[str]) -> Kind[str]:
@@ -99,29 +90,19 @@ def one_of(choices: Sequence[str]) -> Kind[str]:
 _NUMBER = r"\+?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 
 
-def _number(value: object) -> float:
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        return float("nan")
-    return float("nan") if isinstance(value, bool) else number
-
-
-def _show_number(number: float) -> str:
-    return f"{number:.12g}"
-
-
 def _numbers(which: str, is_right: Callable[[float], bool], limit: Schema) -> Kind[float]:
     """The finite numbers that are right. Messages say ``which``, and the schema has the ``limit``."""
 
     def parse(value: object) -> float:
-        number = _number(value)
-        if not is_right(number) or number == float("inf"):
+        number = float("nan")
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            number = float(value)  # type: ignore[arg-type]
+        if isinstance(value, bool) or not is_right(number) or number == float("inf"):
             raise ValueError(f"must be a number {which}, not {value!r}")
         return number
 
     schema = {"type": ["number", "string"], **limit, "pattern": rf"^\s*{_NUMBER}\s*$"}
-    return Kind(parse=parse, schema=schema, show=_show_number)
+    return Kind(parse=parse, schema=schema, show="{:.12g}".format)
 
 
 POSITIVE_NUMBER = _numbers("above 0", lambda number: number > 0, {"exclusiveMinimum": 0})
@@ -138,8 +119,7 @@ def _count(value: object) -> int:
     return count
 
 
-COUNT = Kind(parse=_count, schema={"type": ["integer", "string"], "minimum": 1, "pattern": r"^\s*\+?[\d_]+\s*$"})
-
+COUNT = Kind(parse=_count, schema={"type": ["integer", "string"], "minimum": 1, "pattern": r"^\s*\+?[\d_]+\s*$"}, metavar="N")
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _LARGEST_SIZE = 1e12
 """In any unit; more than any machine has."""
@@ -159,9 +139,7 @@ def _show_size(size: int) -> str:
 
 
 MEMORY_SIZE = Kind(
-    parse=_size,
-    schema={"type": "string", "pattern": rf"^\s*{_SIZE.pattern}\s*$"},
-    show=_show_size,
+    parse=_size, schema={"type": "string", "pattern": rf"^\s*{_SIZE.pattern}\s*$"}, show=_show_size, metavar="SIZE"
 )
 
 # --- switches, paths --------------------------------------------------------------------------------------------------
@@ -186,7 +164,7 @@ def _path(value: object) -> Path:
     return Path(value)
 
 
-PATH = Kind(parse=_path, schema={"type": "string", "minLength": 1})
+PATH = Kind(parse=_path, schema={"type": "string", "minLength": 1}, metavar="PATH")
 
 
 def _paths(value: object) -> tuple[str, ...]:
@@ -197,13 +175,13 @@ def _paths(value: object) -> tuple[str, ...]:
     return words_in(value)
 
 
-PATHS = Kind(parse=_paths, schema=WORDS.schema, show=",".join)
-
+PATHS = Kind(parse=_paths, schema=WORDS.schema, show=",".join, metavar="FILES")
 OFF, AUDIT = "off", "audit"
 FOLDER_OR_OFF = Kind(
     parse=lambda value: None if value == OFF else _path(value),
     schema=PATH.schema,
     show=lambda folder: OFF if folder is None else str(folder),
+    metavar="DIR",
 )
 
 # --- opsets, devices, weights, shards -----------------------------------------------------------------------------------
@@ -216,25 +194,23 @@ def _opsets_schema() -> Schema:
     return {"type": ["integer", "string", "array"], **limits, "minItems": 1, "items": items}
 
 
-OPSETS = Kind(parse=parse_opsets, schema=_opsets_schema(), show=format_opsets)
-
+OPSETS = Kind(parse=parse_opsets, schema=_opsets_schema(), show=format_opsets, metavar="SPEC")
 DEVICE_TYPES = ("cpu", "cuda")
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 
 def parse_device(device: str) -> str:
-    """``device``, if it is valid.
-
-    Raises:
-        ValueError: it is not; the message names valid ones.
-    """
+    """``device``, if it is valid. Raises ``ValueError``, which names valid ones."""
     if not _DEVICE.fullmatch(device):
         raise ValueError(f"unknown device {device!r}; use cpu, cuda or cuda:1{did_you_mean(device, DEVICE_TYPES)}")
     return device
 
 
 DEVICES = Kind(
-    parse=lambda value: tuple(map(parse_device, words_in(value))), schema=list_schema(_DEVICE.pattern), show=",".join
+    parse=lambda value: tuple(map(parse_device, words_in(value))),
+    schema=list_schema(_DEVICE.pattern),
+    show=",".join,
+    metavar="LIST",
 )
 
 
@@ -256,6 +232,7 @@ WEIGHTS = Kind(
     parse=_weights,
     schema={**WORDS.schema, "type": ["string", "array", "object"], "additionalProperties": {"type": "string"}},
     show=lambda weights: ",".join(text if name == EVERY_RECIPE else f"{name}={text}" for name, text in weights.items()),
+    metavar="NAME=WEIGHTS",
 )
 
 
@@ -264,9 +241,7 @@ class Shard:
     """One of the parts that the cells of a run are split into."""
 
     index: int
-    """The number of the part, counted from 1."""
     count: int
-    """How many parts there are."""
 
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
@@ -276,11 +251,7 @@ _SHARD = re.compile(r"\s*(\d{1,9})\s*/\s*(\d{1,9})\s*", re.ASCII)
 
 
 def parse_shard(spec: object) -> Shard:
-    """Read ``2/5``, which is the second of five parts.
-
-    Raises:
-        ValueError: ``spec`` is not a shard. The message says what to write.
-    """
+    """Read ``2/5``, which is the second of five parts. Raises ``ValueError``, which says what to write."""
     if isinstance(spec, Shard):
         return spec
     match = _SHARD.fullmatch(spec) if isinstance(spec, str) else None
@@ -294,9 +265,7 @@ def parse_shard(spec: object) -> Shard:
     return Shard(index=index, count=count)
 
 
-SHARD = Kind(parse=parse_shard, schema={"type": "string", "pattern": r"^\s*\d+\s*/\s*\d+\s*$"})
-
-# --- processes ----------------------------------------------------------------------------------------------------------
+SHARD = Kind(parse=parse_shard, schema={"type": "string", "pattern": r"^\s*\d+\s*/\s*\d+\s*$"}, metavar="N/M")
 
 ISOLATIONS = ("fork", "spawn", "none")
 # macOS aborts a fork that uses the system's libraries.
@@ -311,15 +280,7 @@ def _isolation(value: object) -> str:
     return isolation
 
 
-ISOLATION = Kind(parse=_isolation, schema=_ISOLATION.schema)
-
-# --- effort ---------------------------------------------------------------------------------------------------------------
-
-EFFORTS = ("quick", "full")
-
-# --- baselines ----------------------------------------------------------------------------------------------------------
-
-BASELINE_MODES = ("off", "check", "update")
+ISOLATION = Kind(parse=_isolation, schema=_ISOLATION.schema, metavar="KIND")
 
 BASELINE_LIMITS: Mapping[str, float] = MappingProxyType(
     {"counts": 0.0, "size": 0.05, "drift": 4.0, "noise": 32.0, "values": 64.0, "observability": 0.1}
@@ -353,12 +314,9 @@ LIMITS = Kind(
         "properties": dict.fromkeys(BASELINE_LIMITS, NONNEGATIVE_NUMBER.schema),
         "additionalProperties": False,
     },
-    show=lambda limits: ",".join(
-        f"{name}={_show_number(limit)}" for name, limit in limits.items() if limit != BASELINE_LIMITS[name]
-    ),
+    show=lambda limits: ",".join(f"{name}={limit:.12g}" for name, limit in limits.items() if limit != BASELINE_LIMITS[name]),
+    metavar="NAME=NUMBER",
 )
-
-# --- keywords of recipes ------------------------------------------------------------------------------------------------
 
 RECIPE_KEYWORDS: Mapping[str, Kind[Any]] = MappingProxyType(
     {"operators": WORDS, "max_ir_version": COUNT, "static": SWITCH, "rtol": NONNEGATIVE_NUMBER, "atol": NONNEGATIVE_NUMBER}

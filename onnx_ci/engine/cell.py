@@ -63,7 +63,6 @@ class CellContext:
     runtimes: Sequence[Runtime] = ()
     """The runtimes that run the files, instead of those that the cells name."""
     emit: Emit = to_nobody
-    """Is called with the events of the cell."""
 
     def runtimes_of(self, task: CellTask) -> Sequence[Runtime]:
         """The runtimes that run the file of a cell."""
@@ -79,13 +78,7 @@ class Preparation:
 
 
 def prepare_cells(task: CellTask, context: CellContext, *, judges_file: bool = False) -> Preparation:
-    """Prepare what the cells of a recipe and device share, before the first of them runs. Errors are reported by the cells.
-
-    Args:
-        task: the first cell.
-        context: what they are given.
-        judges_file: whether the cells judge existing files instead of fresh exports.
-    """
+    """Prepare what the cells of a recipe and device share, before the first of them runs. Errors are reported by the cells."""
     timings: dict[str, float] = {}
     with captured() as printed, contextlib.suppress(Exception):
         if missing_device(task, context) is None:
@@ -98,14 +91,7 @@ def prepare_cells(task: CellTask, context: CellContext, *, judges_file: bool = F
 def run_cell(
     task: CellTask, context: CellContext, *, artifact: Artifact | None = None, preparation: Preparation | None = None
 ) -> CellEvidence:
-    """Everything that can be found out about one cell. Errors in the cell are not raised.
-
-    Args:
-        task: the cell.
-        context: what it is given.
-        artifact: an existing file to judge instead of a fresh export.
-        preparation: what :func:`prepare_cells` returned, reported with this cell.
-    """
+    """Everything that can be found out about one cell, or about an existing file. Errors in the cell are not raised."""
     preparation = preparation or Preparation()
     evidence = Evidence(task=task, timings=dict(preparation.timings))
     with captured() as printed:
@@ -184,10 +170,7 @@ class _Cell:
             evidence.disagreements += disagreements(*evidence.trials)
 
     def _right_with_own_weights(self) -> list[Trial]:
-        """An export with the model's own weights, if that is right: the one with probe weights is wrong.
-
-        If both are wrong, the second one only repeats what is known.
-        """
+        """An export with the model's own weights, if that is right; if not, it only repeats what is known."""
         try:
             trial = Trial(prepared=self.context.shared.prepared(self.task, Weights.OWN, {}))
         except (PrepareError, SkippedByRecipeError):
@@ -252,8 +235,7 @@ class _Cell:
     def _judged(self, file: JudgedFile, prepared: Prepared, trial: Trial, *, is_export: bool = False) -> Judgement:
         """What is known about the file of a trial, with where a fault begins. Writes the inputs on which the file fails.
 
-        Args:
-            is_export: whether the file is what the exporter has just written, so that its options may be the remedy.
+        Options of the exporter may be the remedy if the file is what it has just written.
         """
         task, timings = self.task, self.evidence.timings
         shipped = self.context.shared.shipped_reference(task, prepared, timings)
@@ -286,8 +268,6 @@ class _Cell:
             inputs = {probe.name: probe.inputs for probe in prepared.probes.one_kind_per_probe.all}  # in the types of the model
             save_failing(judgement.numbers, inputs, prepared.model.signature.input_names, folder)
         return judgement
-
-    # --- where a fault begins
 
     def _repaired(self, findings: Sequence[Finding], prepared: Prepared, shipped: ShippedReference) -> list[Finding]:
         """The findings; wrong numbers that an option of the exporter makes right have that as their remedy.
@@ -363,7 +343,6 @@ def _digest(path: Path) -> str | None:
 # --- what ends a cell before its time ---------------------------------------------------------------------------------
 
 _USUAL_LIMIT = 1000
-"""How many nested calls Python allows by default."""
 _CLOSE_FILES = "Close the files that the model and its recipe open, or raise the limit: ulimit -n shows it."
 _FREE_GPU = "Shrink the model or the example, or check with nvidia-smi what else uses the GPU's memory."
 

@@ -45,14 +45,7 @@ class LastSeen:
 
 
 def evidence_of_death(spec: CellSpec, death: Death, last_seen: LastSeen, *, is_worker: bool = False) -> CellEvidence:
-    """The evidence about a cell whose process, or whose worker, died.
-
-    Args:
-        spec: the cell.
-        death: how it died.
-        last_seen: how far it was.
-        is_worker: whether it was the worker.
-    """
+    """The evidence about a cell whose process, or whose worker, died."""
     which = "the process from which the recipe's cells are forked" if is_worker else "the process"
     evidence, stage = last_seen.evidence, last_seen.stage
     # A cell that dies is never green: without a failure before the search, the death is one.

@@ -1,7 +1,7 @@
-"""What happens in a run, as values: the same between its processes and between the engine, the session and the front-ends.
+"""What travels between the processes of a run: events, and the jobs of workers. Nothing here imports torch.
 
 A process sends events to the one that started it, as JSON: :func:`message_of` and :func:`event_of`. The session yields those
-that front-ends show. Nothing here imports torch.
+that front-ends show.
 """
 
 from __future__ import annotations
@@ -9,15 +9,20 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
 
 from onnx_ci.cache.watch import ReadSet
+from onnx_ci.config.settings import Settings
+from onnx_ci.matrix.plan import CellSpec
 from onnx_ci.matrix.scope import RecipeScope
+from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.supervisor import LAST, Message, Send
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import CellEvidence, CellResult, Exclusion, Problem
 
-# --- of the processes of recipe files
+if TYPE_CHECKING:
+    from onnx_ci.pipeline.export.exporter import Artifact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +35,6 @@ class FileImported:
     """A recipe file was imported."""
 
     scopes: tuple[RecipeScope, ...]
-    """What its recipes declare."""
     problems: tuple[Problem, ...]
     read_set: ReadSet | None
     """What it depends on; ``None`` if that is not recorded."""
@@ -42,9 +46,6 @@ class WorkRequested:
 
     pickled: str
     """The function, in base 64."""
-
-
-# --- of workers and the processes of cells
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +79,6 @@ class CellFinished:
     evidence: CellEvidence
     read_set: ReadSet | None = None
     """What the verdict depends on; ``None`` if that is not recorded."""
-
-
-# --- of the session
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,8 +129,6 @@ Event = (
     | CellsCollected
 )
 Emit = Callable[[Event], None]
-"""Is called with each event as it happens."""
-
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Event)}
 
 
@@ -161,3 +157,66 @@ def emit_to(send: Send) -> Emit:
 def send_last(event: Event, send: Send) -> None:
     """Send the event with which this process has nothing more to do."""
     send({**message_of(event), LAST: True})
+
+
+# --- what workers are given ---------------------------------------------------------------------------------------------
+
+WorkerKey = tuple[object, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A cell to run, or a file to judge as one. It is sent to a worker as JSON."""
+
+    spec: CellSpec
+    path: str | None = None
+    is_alone: bool = False
+    """Whether no other cell shares its preparation."""
+
+    @property
+    def id(self) -> str:
+        """The id of the cell."""
+        return self.spec.cell.id
+
+    @property
+    def worker(self) -> WorkerKey:
+        """The key of the worker that the job needs."""
+        cell = self.spec.cell
+        return cell.recipe, cell.device, self.path is not None, "" if self.shares_worker else cell.label
+
+    @property
+    def shares_worker(self) -> bool:
+        """Whether the worker of the cell serves others, too.
+
+        A fork cannot use CUDA if its parent process has initialized it, and memory of a GPU is freed for certain only when
+        its process ends, so cells on a GPU do not share a worker.
+        """
+        return self.gpu is None and not self.is_alone
+
+    @property
+    def gpu(self) -> str | None:
+        """The GPU that the cell needs, if any."""
+        return self.spec.cell.gpu
+
+    @property
+    def file(self) -> Artifact | None:
+        """The existing file to judge, if any."""
+        from onnx_ci.pipeline.export.exporter import Artifact
+
+        return None if self.path is None else Artifact(path=Path(self.path))
+
+    @property
+    def limits(self) -> Limits:
+        """What a process may use that runs the cell."""
+        return Limits.of(self.spec)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """Under which conditions a worker works."""
+
+    settings: Settings
+    threads_of_preparation: int
+    threads_of_cell: int
+    forks: bool
+    """Whether its cells have processes of their own."""

@@ -47,7 +47,6 @@ class Evidence:
     recorded: Prepared | None = None
     """The recipe with the weights with which a baseline is recorded."""
     disagreements: list[Finding] = field(default_factory=list)
-    """Where the two exports differ."""
     failures: list[Finding] = field(default_factory=list)
     """What ended the cell before its time."""
     logs: list[str] = field(default_factory=list)
@@ -74,12 +73,7 @@ class Evidence:
         return replace(self, trials=trials, timings={**self.timings}).complete()
 
     def complete(self, printed: str = "", log_of_preparation: str = "") -> CellEvidence:
-        """All that is known about the cell.
-
-        Args:
-            printed: what was printed in its process.
-            log_of_preparation: what was printed while its recipe was prepared.
-        """
+        """All that is known about the cell, with what was printed in its process, and while its recipe was prepared."""
         findings, outputs = [*self.findings], list[OutputDrift]()
         for trial in self.trials:
             # A finding says that its export has probe weights only if there are two exports.

@@ -17,20 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from onnx_ci.config.settings import Settings
+from onnx_ci.engine import recipe_process
 from onnx_ci.engine.deaths import death_with_file, death_without_process
 from onnx_ci.engine.events import FileImported, WorkRequested, event_of, message_of
 from onnx_ci.engine.preimports import Libraries, libraries_of, likely_exporters
-from onnx_ci.engine.recipe_process import (
-    RecipeWork,
-    do_with_recipe,
-    import_and_do,
-    import_and_wait,
-    import_libraries,
-    import_worker,
-    serve_recipes,
-)
 from onnx_ci.environment.this_process import patches_of_coverage, set_torch_variables
-from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.forked import ForkedProcesses
 from onnx_ci.processes.limits import Limits, default_jobs
 from onnx_ci.processes.run_in_child import processes_of
@@ -40,13 +31,11 @@ from onnx_ci.text import without_commands
 
 News = tuple[object, Message | Death]
 """The key of a process, and what it sends, or how it ended."""
-
 _MOST_FILES = 16
 """How many processes of recipe files may wait for something to do. Each keeps what its file has imported in memory. If there
 are more, the file of the oldest is imported again when it is needed."""
 _SECONDS_TO_SAVE = 10.0
 _LIBRARIES = "libraries"
-"""The key of the process that imports libraries only."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -59,36 +48,21 @@ class _File:
     is_ready: bool = False
     """Whether its process waits for something to do."""
     imported: FileImported | None = None
-    """What came of its last import."""
     death: Death | None = None
     """How its process ended, if it did that by itself. Then it is not imported again for its other recipes."""
     is_shown: bool = False
     """Whether what it printed while it was imported has been shown."""
     forks: set[object] = field(default_factory=set)
-    """The keys of the processes that were forked from it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Start:
-    """A process that is to be started once its recipe file is imported."""
-
-    file: _File
-    name: str
-    work: RecipeWork
-    limits: Limits
+    waiting: dict[object, Callable[[], None]] = field(default_factory=dict)
+    """What starts the processes that wait for its import, by their keys."""
 
 
 class FileProcesses:
-    """The processes of a run. None is started before it is needed.
-
-    Args:
-        settings: the settings of the run.
-        is_watched: whether the processes note what the verdicts on their cells depend on.
-    """
+    """The processes of a run, which are started when they are needed, and note what verdicts depend on if ``is_watched``."""
 
     def __init__(self, settings: Settings, *, is_watched: bool) -> None:
         self._settings, self._is_watched = settings, is_watched
-        self._warm_up = functools.partial(import_worker, is_watched=is_watched)
+        self._warm_up = functools.partial(recipe_process.import_worker, is_watched=is_watched)
         self._files: dict[str, _File] = {}
         self._shown: set[str] = set()
         """What files printed while they were imported: a library tells the same to each that imports it."""
@@ -97,18 +71,17 @@ class FileProcesses:
         """What the process of libraries imports; ``None`` before it is started."""
         self._are_imported = False
         """Whether it has done so."""
-        self._waiting: dict[object, _Start] = {}
         self._events: list[News] = []
         self._open = contextlib.ExitStack()
         self._started: Processes[Any] | None = None
 
     def close(self) -> None:
         """End all processes, and remove their files."""
-        self._waiting.clear()
         self._events.clear()
         for file in self._files.values():
             file.is_importing = file.is_ready = False
             file.death = None
+            file.waiting.clear()
         if patches_of_coverage() is not None and isinstance(self._started, ForkedProcesses):
             self._started.let_end(_SECONDS_TO_SAVE)  # coverage.py saves what a process ran when that ends by itself
         self._started, self._libraries, self._are_imported = None, None, False
@@ -130,18 +103,11 @@ class FileProcesses:
         self._announced += paths
 
     def import_files(self, paths: Mapping[str, Path]) -> dict[str, FileImported | Death]:
-        """Import recipe files, several at once.
-
-        Args:
-            paths: the files by how they are named, relative to the project's root.
-
-        Returns:
-            What the process of each file says of it, or how the process ended.
-        """
+        """Import recipe files, several at once. Returns what the process of each says of it, or how that ended."""
         files = [self.file(source, path) for source, path in paths.items()]
         self._announced += paths.values()
         waiting = [file for file in files if file.imported is None or not file.is_ready]
-        most = self._settings.jobs or default_jobs(usable_cores())
+        most = self._settings.jobs or default_jobs()
         while waiting or any(file.is_importing for file in files):
             while waiting and sum(file.is_importing for file in files) < most:
                 self._begin_import(waiting.pop(0))
@@ -167,10 +133,10 @@ class FileProcesses:
         try:
             processes = self._processes
             if not isinstance(processes, ForkedProcesses):
-                work = functools.partial(import_and_wait, *arguments)
+                work = functools.partial(recipe_process.import_and_wait, *arguments)
                 processes.start(file, work, self._limits, warm_up=self._warm_up, has_inbox=True)
             elif self._are_imported:
-                work = functools.partial(serve_recipes, *arguments)
+                work = functools.partial(recipe_process.serve_recipes, *arguments)
                 processes.start_from(_LIBRARIES, file, work, self._limits, can_fork=True)
             elif self._libraries is None:
                 self._start_libraries(processes, libraries_of(self._announced, self._settings.root))
@@ -179,7 +145,7 @@ class FileProcesses:
 
     def _start_libraries(self, processes: ForkedProcesses, libraries: Libraries) -> None:
         exporters = likely_exporters(self._announced, self._settings)
-        work = functools.partial(import_libraries, libraries, exporters, self._is_watched)
+        work = functools.partial(recipe_process.import_libraries, libraries, exporters, self._is_watched)
         processes.start_python(_LIBRARIES, work, Limits(seconds=self._limits.seconds))
         self._libraries = libraries
 
@@ -224,75 +190,52 @@ class FileProcesses:
                     sys.stderr.write(f"{without_commands(printed)}\n")
                 self._shown.add(printed)
                 file.is_shown = True
-                for key in self._waiting_for(file):
-                    self._launch(key, self._waiting.pop(key))
+                while file.waiting:
+                    file.waiting.pop(next(iter(file.waiting)))()
 
     def _handle_death(self, file: _File, death: Death) -> None:
         file.is_importing = file.is_ready = False
         file.death = death
-        for key in self._waiting_for(file):
-            del self._waiting[key]
-            self._events.append((key, death_with_file(death, file.source)))
-
-    def _waiting_for(self, file: _File) -> list[object]:
-        return [key for key, start in self._waiting.items() if start.file is file]
+        self._events += [(key, death_with_file(death, file.source)) for key in file.waiting]
+        file.waiting.clear()
 
     # --- work with recipes
 
-    def start(self, key: object, source: str, name: str, work: RecipeWork, limits: Limits) -> None:
-        """Start a process that does something with a recipe of a file, once the file is imported.
-
-        Args:
-            key: what its messages come under.
-            source: the file, for which :meth:`file` or :meth:`import_files` was called.
-            name: the name of the recipe.
-            work: called with the recipe, a function to send messages, and an inbox; it is pickled.
-            limits: what it may use.
-        """
+    def start(self, key: object, source: str, name: str, work: recipe_process.RecipeWork, limits: Limits) -> None:
+        """Start a process that does something with a recipe of a file that :meth:`file` returns, once the file is imported."""
         file = self._files[source]
-        start = _Start(file=file, name=name, work=work, limits=limits)
+        launch = functools.partial(self._launch, key, file, name, work, limits)
         if file.death is not None:
             self._events.append((key, death_with_file(file.death, file.source)))
-            return
-        if file.is_ready:
-            self._launch(key, start)
-            return
-        self._waiting[key] = start
-        if not file.is_importing:
-            self._begin_import(file)
+        elif file.is_ready:
+            launch()
+        else:
+            file.waiting[key] = launch
+            if not file.is_importing:
+                self._begin_import(file)
 
     def start_here(self, key: object, work: Callable[..., None], limits: Limits, warm_up: Callable[[], object] | None) -> None:
-        """Start a process that does something with what this process has.
-
-        Args:
-            key: what its messages come under.
-            work: called with a function to send messages, and an inbox.
-            limits: what it may use.
-            warm_up: imports what the work needs before its limits count.
-
-        Raises:
-            OSError: no process can be started.
-        """
+        """Start a process that does something with what this process has. Raises ``OSError``."""
         self._processes.start(key, work, limits, warm_up=warm_up, has_inbox=True)
 
-    def _launch(self, key: object, start: _Start) -> None:
+    def _launch(self, key: object, file: _File, name: str, what: recipe_process.RecipeWork, limits: Limits) -> None:
         """Start a process that does something with a recipe of a file that has been imported."""
-        processes, file = self._processes, start.file
-        work = functools.partial(do_with_recipe, start.name, start.work)
+        processes = self._processes
+        work = functools.partial(recipe_process.do_with_recipe, name, what)
         try:
             if isinstance(processes, ForkedProcesses):
-                processes.start_from(file, key, work, start.limits, has_inbox=True)
+                processes.start_from(file, key, work, limits, has_inbox=True)
                 file.forks.add(key)
             elif file.is_ready:
                 file.is_ready = False
-                processes.rename(file, key, start.limits)
+                processes.rename(file, key, limits)
                 from onnx_ci.processes.pickling import pickled  # needs cloudpickle
 
                 processes.post(key, message_of(WorkRequested(pickled=base64.b64encode(pickled(work)).decode())))
             else:
                 arguments = (file.path, self._settings, self._limits.seconds, self._is_watched)
-                again = functools.partial(import_and_do, *arguments, start.name, start.work)
-                processes.start(key, again, start.limits, warm_up=self._warm_up, has_inbox=True)
+                again = functools.partial(recipe_process.import_and_do, *arguments, name, what)
+                processes.start(key, again, limits, warm_up=self._warm_up, has_inbox=True)
         except (ConnectionError, TimeoutError) as error:  # it has just ended, or something keeps it from answering
             processes.stop(key)
             processes.stop(file)
@@ -302,11 +245,7 @@ class FileProcesses:
             self._events.append((key, death_without_process(error)))
 
     def wait(self, seconds: float | None = None) -> list[News]:
-        """Messages and deaths of the processes that do something with recipes, as soon as there are any.
-
-        Args:
-            seconds: after which there may be none.
-        """
+        """Messages and deaths of the processes that do something with recipes, as soon as there are any."""
         if not self._events:
             self._events += self._news(seconds)  # this can add events of its own
         events, self._events = self._events, []
@@ -340,11 +279,7 @@ class FileProcesses:
         return None
 
     def post(self, key: object, message: Message) -> None:
-        """Put a message into the inbox of a process.
-
-        Raises:
-            OSError: it is dead.
-        """
+        """Put a message into the inbox of a process. Raises ``OSError`` if it is dead."""
         self._processes.post(key, message)
 
     def extend(self, key: object, seconds: float | None) -> None:
@@ -354,5 +289,5 @@ class FileProcesses:
     def stop(self, key: object) -> None:
         """End a process."""
         self._without_fork(key)
-        if self._waiting.pop(key, None) is None:
+        if not any(file.waiting.pop(key, None) for file in self._files.values()):
             self._processes.stop(key)

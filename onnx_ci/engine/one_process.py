@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from onnx_ci.engine.cell import CellContext, Preparation, prepare_cells, run_cell
+from onnx_ci.engine.cell import CellContext, Preparation, run_cell
 from onnx_ci.engine.events import CellFinished, Emit, to_nobody
 from onnx_ci.engine.shared import Shared
 from onnx_ci.matrix.plan import CellSpec, CellTask
@@ -17,60 +17,36 @@ from onnx_ci.pipeline.run.runtime import Runtime
 from onnx_ci.results.records import CellEvidence
 
 
-class Engine:
-    """Runs cells one by one; a context manager that releases what cells share.
-
-    Consecutive cells of one recipe and device share their preparation. Each export gets a fresh copy of the model.
-
-    Args:
-        artifacts: where ONNX files are kept, with the models' own weights; ``None`` removes them once judged.
-        save_inputs: where the inputs are written on which cells fail, if anywhere.
-        runtimes: the runtimes that run the files, instead of those that the cells name.
-    """
+class Engine(contextlib.AbstractContextManager["Engine"]):
+    """Runs cells one by one. Those of one recipe and device share their preparation; each export gets a copy of the model."""
 
     def __init__(
         self, *, artifacts: Path | None = None, save_inputs: Path | None = None, runtimes: Sequence[Runtime] = ()
     ) -> None:
-        self._context = CellContext(
+        self.context = CellContext(
             shared=Shared(),
             artifacts=None if artifacts is None else artifacts.absolute(),  # a recipe may change directory
             failing_inputs=None if save_inputs is None else save_inputs.absolute(),
             runtimes=runtimes,
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Release what cells share."""
-        self._context.shared.close()
+        self.context.shared.close()
 
     def expect(self, specs: Iterable[CellSpec]) -> None:
         """Announce cells. Does nothing here; an engine with processes runs them ahead."""
 
     def events(self, spec: Any, artifact: Artifact | None = None) -> Iterator[CellFinished]:
-        """What happens until a cell has finished; as :meth:`~onnx_ci.engine.scheduler.IsolatedEngine.events`.
-
-        Args:
-            spec: the cell, with its recipe.
-            artifact: an existing file to judge instead of a fresh export.
-        """
+        """What happens until a cell has finished; as :meth:`~onnx_ci.engine.scheduler.IsolatedEngine.events`."""
         yield CellFinished(evidence=self.run_cell(spec, artifact))
 
-    def prepare(self, task: CellTask, *, judges_file: bool = False) -> Preparation:
-        """Prepare what the cells of a recipe and device share; see :func:`onnx_ci.engine.cell.prepare_cells`."""
-        return prepare_cells(task, self._context, judges_file=judges_file)
-
     def run_cell(
-        self,
-        task: CellTask,
-        artifact: Artifact | None = None,
-        preparation: Preparation | None = None,
-        emit: Emit = to_nobody,
+        self, task: CellTask, artifact: Artifact | None = None, preparation: Preparation | None = None, emit: Emit = to_nobody
     ) -> CellEvidence:
         """Everything that can be found out about one cell; see :func:`onnx_ci.engine.cell.run_cell`."""
-        context = dataclasses.replace(self._context, emit=emit)
+        context = dataclasses.replace(self.context, emit=emit)
         return run_cell(task, context, artifact=artifact, preparation=preparation)

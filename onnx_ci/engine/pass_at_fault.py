@@ -27,16 +27,7 @@ def with_pass_at_fault(
     shared: Shared,
     runtimes: Sequence[Runtime],
 ) -> Judgement:
-    """A judgement on the last file of a cell, each error with the pass that introduced it.
-
-    Args:
-        judgement: the judgement.
-        files: the files before the last one, the exporter's own first. They are judged, too, if the last one is wrong.
-        task: the cell.
-        prepared: the recipe that the files are exports of.
-        shared: what the cells of the recipe share.
-        runtimes: those that run the files.
-    """
+    """A judgement on the last file of a cell, each error with the pass that introduced it; ``files`` are those before it."""
     names = [EXPORT, *(graph_pass.name for graph_pass in task.passes)]
     first: dict[tuple[str, str | None], str] = {}
     """The step after which each fault appears first: the rule that a file breaks, and the output that it is about."""

@@ -18,7 +18,6 @@ from onnx_ci.owners import Owner, owner_of
 
 Libraries = tuple[tuple[str, tuple[str, ...]], ...]
 """Modules, each with the names that are imported from it."""
-
 _DYNAMO = re.compile(rb"""dynamo|opsets[^\n]*?\b(1[89]|[2-9]\d)\b|opsets[^\n]*?\d-["']""")
 """Matches recipe files that are likely to have cells of that exporter."""
 _MOST_FILES = 300
@@ -26,12 +25,7 @@ _MOST_FILES = 300
 
 
 def libraries_of(paths: Iterable[Path], root: Path) -> Libraries:
-    """The installed modules that files import at their top level, themselves or through modules of the project.
-
-    Args:
-        paths: the files.
-        root: the project's root.
-    """
+    """The installed modules that files import at their top level, themselves or through modules of the project."""
     libraries: dict[str, dict[str, None]] = {}
     waiting, seen = list(dict.fromkeys(paths)), set[Path]()
     while waiting and len(seen) < _MOST_FILES:

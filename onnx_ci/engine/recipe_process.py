@@ -14,13 +14,12 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from onnx_ci.cache.watch import seen_if_watched, watch
+from onnx_ci.cache.watch import seen, watch
 from onnx_ci.collection.discovery import Catalogue
-from onnx_ci.collection.pythonpath import add_pythonpath
+from onnx_ci.collection.importing import add_pythonpath
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
-from onnx_ci.engine.events import FileImported, LibrariesImported, WorkRequested, message_of
-from onnx_ci.engine.messages import Conditions, Job
+from onnx_ci.engine.events import Conditions, FileImported, Job, LibrariesImported, WorkRequested, message_of
 from onnx_ci.errors import RecipeError
 from onnx_ci.matrix.scope import scope_of
 from onnx_ci.processes.child import Inbox
@@ -33,8 +32,6 @@ _STANDARD_ERROR = 2
 _recipes: dict[str, Recipe] = {}
 """The recipes of the file that this process has imported, by name."""
 _problems: list[Problem] = []
-"""What is wrong with the file."""
-
 RecipeWork = Callable[..., None]
 """What is done with a recipe: called with it, a function to send messages and, if it has one, an inbox."""
 
@@ -56,16 +53,7 @@ def run_worker(first: Job, conditions: Conditions, recipe: Recipe, send: Send, i
 def import_libraries(
     libraries: Sequence[tuple[str, Sequence[str]]], exporters: Iterable[str], is_watched: bool, send: Send, server: ForkServer
 ) -> None:
-    """The main function of the process from which those of recipe files are forked.
-
-    Args:
-        libraries: the modules that recipe files import, each with the names that they import from it, which may be modules or
-            imported only when they are asked for.
-        exporters: those that cells are expected to need.
-        is_watched: whether the process notes what verdicts depend on.
-        send: sends a message to the process that decides.
-        server: forks this process for it.
-    """
+    """The main function of the process from which those of recipe files are forked. Names in ``libraries`` may be modules."""
     import_worker(is_watched=is_watched)
     from onnx_ci.pipeline.export.handling import import_quietly, preload
 
@@ -128,4 +116,4 @@ def _import(path: Path, settings: Settings, seconds: float, *, is_watched: bool)
     _recipes.update((each.recipe.name, each.recipe) for each in recipes)
     _problems[:] = problems
     scopes = tuple(scope_of(each, settings) for each in recipes)
-    return FileImported(scopes=scopes, problems=tuple(problems), read_set=seen_if_watched())
+    return FileImported(scopes=scopes, problems=tuple(problems), read_set=seen())

@@ -1,8 +1,4 @@
-"""The recipes of a run, as the process that decides has them: what they declare, and where something can be done with them.
-
-That process imports no recipe file, unless the settings disable isolation. Recipes can also be given as objects; what is done
-with them is done in forks of this process.
-"""
+"""The recipes of a run, as the process that decides has them: what they declare, and where something can be done with them."""
 
 from __future__ import annotations
 
@@ -13,20 +9,11 @@ import os
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from onnx_ci.cache.verdicts import VerdictCache
-from onnx_ci.collection.discovery import (
-    Catalogue,
-    Found,
-    all_recipe_files,
-    matches,
-    package_folders,
-    relative_source,
-    used_twice,
-)
-from onnx_ci.collection.pythonpath import add_pythonpath
+from onnx_ci.collection import discovery
+from onnx_ci.collection.importing import add_pythonpath
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import TABLE, Settings, own_configuration
 from onnx_ci.engine.deaths import problem_of_death
@@ -45,12 +32,8 @@ from onnx_ci.text import listed_shortly
 _Key = TypeVar("_Key")
 
 
-class Recipes:
+class Recipes(contextlib.AbstractContextManager["Recipes"]):
     """The recipes of a run, by name, and what is wrong with recipe files; a context manager that ends their processes.
-
-    Args:
-        settings: the settings of the run.
-        cache: what is known from earlier runs; ``None`` for nothing.
 
     Attributes:
         scopes: what the recipes declare, by name, in order.
@@ -66,40 +49,28 @@ class Recipes:
         self._cache = cache
         self._sources: set[str] = set()
         """The files that have recipes, also of other files, or problems of their own."""
-        self._objects: dict[str, Found] = {}
+        self._objects: dict[str, discovery.Found] = {}
         """The recipes that this process has, by name."""
-        self._catalogue = Catalogue(settings)
+        self._catalogue = discovery.Catalogue(settings)
         """The recipe files that this process imports, without isolation."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """End all processes. What the recipes declare is still known, and new processes can be started."""
         self.processes.close()
 
-    # --- what they declare
-
     def add(self, paths: Sequence[Path], *, named: Collection[Path] = ()) -> tuple[list[RecipeScope], list[Problem]]:
         """Add the recipes of files. Returns the new recipes and problems.
 
         A run has one configuration. Files that belong to another one are problems.
-
-        Args:
-            paths: the files.
-            named: those that are named, and not only a folder above them.
         """
-        packages = package_folders(self.settings)  # these were asked for, wherever they are
+        packages = discovery.package_folders(self.settings)  # these were asked for, wherever they are
         of_project = [path for path in paths if not any(path.is_relative_to(folder) for folder in packages)]
         configurations = {path: own_configuration(path, self.settings.root) for path in of_project}
         paths = [path for path in paths if configurations.get(path) is None]
-        if self.settings.isolation == "none":
-            new, problems = self._import_here(paths, named)
-        else:
-            new, problems = self._import(paths, named)
+        new, problems = self._import(paths, named)
         problems += self._of_other_configurations(configurations)
         self.problems += problems
         return new, problems
@@ -109,7 +80,7 @@ class Recipes:
         files: dict[Path, list[str]] = {}
         for path, folder in configurations.items():
             if folder is not None:
-                files.setdefault(folder, []).append(relative_source(path, self.settings.root))
+                files.setdefault(folder, []).append(discovery.relative_source(path, self.settings.root))
         for folder, sources in files.items():
             self._sources.update(sources)
             place = Path(os.path.relpath(folder)).as_posix()
@@ -117,10 +88,10 @@ class Recipes:
                 f"has [{TABLE}] settings of its own, which a run in another folder does not read, so {listed_shortly(sources)} "
                 f"did not run: cd {shlex.quote(place)} && onnx-ci run"
             )
-            file = relative_source(folder / "pyproject.toml", self.settings.root)
+            file = discovery.relative_source(folder / "pyproject.toml", self.settings.root)
             yield Problem(source=file, message=message, file=file, line=None)
 
-    def add_object(self, found: Found) -> None:
+    def add_object(self, found: discovery.Found) -> None:
         """Add a recipe that this process has."""
         self._objects[found.recipe.name] = found
         self.scopes[found.recipe.name] = scope_of(found, self.settings)
@@ -143,17 +114,14 @@ class Recipes:
     def unused(self, paths: Sequence[Path], *, is_whole: bool, others: Iterable[Path] = ()) -> list[Problem]:
         """What was asked for and is not there: paths, patterns, globs and tags that name nothing although others do.
 
-        Args:
-            paths: the files and folders that were named.
-            is_whole: whether the whole project was searched.
-            others: files that the front-end uses or leaves out, whether or not they have recipes.
+        The front-end uses or leaves out the ``others``, whether or not they have recipes.
         """
         if not self.scopes:
             return []  # the front-ends say why nothing runs
-        used = {*self._sources, *(relative_source(path, self.settings.root) for path in others)}
+        used = {*self._sources, *(discovery.relative_source(path, self.settings.root) for path in others)}
         problems = []
         for path in paths:
-            folder = relative_source(path.absolute(), self.settings.root)
+            folder = discovery.relative_source(path.absolute(), self.settings.root)
             if not any(source == folder or Path(source).is_relative_to(folder) for source in used):
                 patterns = ", ".join(self.settings.recipe_files)
                 message = f"no recipe was found there; recipe files are {patterns} (recipe-files), or files given as arguments"
@@ -162,30 +130,30 @@ class Recipes:
         problems += [
             Problem(source="--recipe-files", message=f"{pattern!r} matches no file with a recipe")
             for pattern in (self.settings.recipe_files if is_chosen and is_whole else ())
-            if not any(matches(pattern, source) for source in used)
+            if not any(discovery.matches(pattern, source) for source in used)
         ]
         return problems + unmatched(tuple(self.scopes.values()), self.settings, is_whole=is_whole)
 
-    def _import_here(self, paths: Iterable[Path], named: Collection[Path]) -> tuple[list[RecipeScope], list[Problem]]:
-        """Import files in this process."""
+    def _import_here(self, path: Path, *, is_named: bool) -> FileImported:
+        """Import a file in this process, which thereby has its recipes."""
         add_pythonpath(self.settings.root)
-        new, problems = list[RecipeScope](), list[Problem]()
-        for path in paths:
-            entries, problems_of_file = self._catalogue.add_file(path, is_named=path in named)
-            self._sources.add(relative_source(path, self.settings.root))
-            for entry in entries:
-                self.add_object(entry)
-                new.append(self.scopes[entry.recipe.name])
-            problems += problems_of_file
-        return new, problems
+        entries, problems = self._catalogue.add_file(path, is_named=is_named)
+        self._objects.update((entry.recipe.name, entry) for entry in entries)
+        self._sources.add(discovery.relative_source(path, self.settings.root))
+        scopes = tuple(scope_of(entry, self.settings) for entry in entries)
+        return FileImported(scopes=scopes, problems=tuple(problems), read_set=None)
 
     def _import(self, paths: Iterable[Path], named: Collection[Path]) -> tuple[list[RecipeScope], list[Problem]]:
         """Import files in processes of their own, except those of which the cache knows what they declare."""
-        sources = {relative_source(path, self.settings.root): path for path in paths}
-        for source, path in sources.items():
-            self.processes.file(source, path)
-        outcomes = {source: outcome for source in sources if (outcome := self._cached(source)) is not None}
-        outcomes |= self.processes.import_files({source: path for source, path in sources.items() if source not in outcomes})
+        sources = {discovery.relative_source(path, self.settings.root): path for path in paths}
+        outcomes: dict[str, FileImported | Death] = {}
+        if self.settings.isolation == "none":
+            outcomes = {source: self._import_here(path, is_named=path in named) for source, path in sources.items()}
+        else:
+            for source, path in sources.items():
+                self.processes.file(source, path)
+            outcomes = {source: outcome for source in sources if (outcome := self._cached(source)) is not None}
+            outcomes |= self.processes.import_files({each: path for each, path in sources.items() if each not in outcomes})
         new, problems = list[RecipeScope](), list[Problem]()
         for source, path in sources.items():
             match outcomes[source]:
@@ -202,7 +170,7 @@ class Recipes:
                 if first.source == source and _origin(first) == _origin(scope):
                     new.append(first)
                 elif _origin(first) != _origin(scope):  # otherwise both files import the same one
-                    message = used_twice(scope.name, *(f"{each.file}, line {each.line}" for each in (scope, first)))
+                    message = discovery.used_twice(scope.name, *(f"{each.file}, line {each.line}" for each in (scope, first)))
                     problems.append(Problem(source=source, message=message, file=scope.file, line=scope.line))
         return new, problems
 
@@ -212,8 +180,6 @@ class Recipes:
         with contextlib.suppress(ValueError):  # the cache is data from outside
             return FileImported(scopes=from_json(tuple[RecipeScope, ...], data), problems=(), read_set=None)
         return None
-
-    # --- what is done with them
 
     def start(
         self,
@@ -225,19 +191,7 @@ class Recipes:
         recipe: Recipe | None = None,
         warm_up: Callable[[], object] | None = None,
     ) -> None:
-        """Start a process that does something with a recipe.
-
-        Args:
-            key: what its messages come under.
-            name: the name of the recipe.
-            work: called with the recipe, a function to send messages, and an inbox; pickled where the recipe has a file.
-            limits: what it may use.
-            recipe: the recipe, if this process has it.
-            warm_up: imports what the work needs before its limits count, if this process has the recipe.
-
-        Raises:
-            OSError: no process can be started.
-        """
+        """Start a process that does something with a recipe, which this process has or a file declares. Raises ``OSError``."""
         recipe = recipe or self.recipe_here(name)
         if recipe is None:
             self.processes.start(key, self.scopes[name].source, name, work, limits)
@@ -250,15 +204,7 @@ class Recipes:
         """Do something with recipes, each in a process of its own, and yield its messages or its death.
 
         Without isolation, it is done in this process, which has the recipes.
-
-        Args:
-            works: the name of a recipe, and what is done with it. That is called with the recipe and a function to send
-                messages, and ends with a message that has the key :data:`~onnx_ci.processes.supervisor.LAST`.
-            limits: of each process.
-            jobs: how many run at once.
-
-        Raises:
-            EnvironmentLacksError: no process could be started.
+        Works are called with the recipe that they name, and a function to send messages; the last one has the key ``LAST``.
         """
         if self.settings.isolation == "none":
             for key, (name, work) in works.items():
@@ -289,18 +235,9 @@ def _without_inbox(work: RecipeWork, recipe: Recipe, send: Callable[[Message], N
 
 
 def find_recipes(settings: Settings, paths: Iterable[Path] = (), *, cache: VerdictCache | None = None) -> Recipes:
-    """Every recipe in ``paths``, or in the settings' recipe files and packages if no path is given.
-
-    Args:
-        settings: the settings.
-        paths: files and folders.
-        cache: what is known from earlier runs.
-
-    Raises:
-        ConfigurationError: a path does not exist, or a package is not installed.
-    """
+    """Every recipe in ``paths``, or in the settings' recipe files and packages if no path is given."""
     paths = tuple(paths)
-    files = list(all_recipe_files(settings, paths))
+    files = list(discovery.all_recipe_files(settings, paths))
     recipes = Recipes(settings, cache=cache)
     with contextlib.ExitStack() as undo:
         undo.callback(recipes.close)

@@ -3,34 +3,31 @@
 A *worker* (:mod:`onnx_ci.engine.worker`) is started for each recipe and device. It builds the model and computes the references
 once. Where processes are forked, it then forks one for each of its cells: a cell finds everything in memory, copied on write,
 and leaves nothing behind. Elsewhere its cells run in it, one after another, as does a cell that shares its preparation with no
-other. This process supervises the workers, and they supervise their forks, so that a process that crashes, hangs or exhausts
-memory becomes a finding of its cell.
+other.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.engine.deaths import LastSeen, evidence_of_death, evidence_without_process
-from onnx_ci.engine.events import CellFinished, Waiting, WorkerReady, event_of
-from onnx_ci.engine.messages import Conditions, Job, WorkerKey
+from onnx_ci.engine.events import CellFinished, Conditions, Job, Waiting, WorkerKey, WorkerReady, event_of
 from onnx_ci.engine.recipe_process import run_worker
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.environment.this_process import patches_of_coverage
 from onnx_ci.matrix.plan import CellSpec, CellTask, without_recipe
-from onnx_ci.processes.control_groups import usable_cores
-from onnx_ci.processes.limits import default_jobs
+from onnx_ci.processes.limits import default_jobs, usable_cores
 from onnx_ci.processes.supervisor import Death, Message
 from onnx_ci.results.json_data import to_json
 from onnx_ci.results.stages import ACTIVITY
@@ -44,13 +41,7 @@ _INTERVAL = 0.5
 
 
 def open_engine(settings: Settings, recipes: Recipes | None = None, *, share: int = 1) -> Engine | IsolatedEngine:
-    """The engine that the settings ask for.
-
-    Args:
-        settings: the settings.
-        recipes: the recipes of the cells; ``None`` if each cell has its own.
-        share: how many engines run on this machine at once and share its cores and its memory.
-    """
+    """The engine that the settings ask for: one of ``share``, which share the cores and the memory of this machine."""
     if settings.isolation == "none":
         from onnx_ci.engine.one_process import Engine  # with torch
 
@@ -79,7 +70,6 @@ class _Worker:
     forks: bool
     """Whether its cells have processes of their own."""
     seconds: float | None
-    """The time limit of its preparation."""
     gpu: str | None
     is_ready: bool = False
     is_dead: bool = False
@@ -102,15 +92,8 @@ class _Worker:
         return max(allowed, default=None)
 
 
-class IsolatedEngine:
-    """Runs cells like :class:`~onnx_ci.engine.one_process.Engine`, but each in its own process, several at once.
-
-    Args:
-        settings: the settings.
-        recipes: the recipes of the cells, and where their processes are started.
-        cores: how many threads all cells together may use.
-        jobs: how many cells, or preparations, run at once.
-    """
+class IsolatedEngine(contextlib.AbstractContextManager["IsolatedEngine"]):
+    """Runs cells like :class:`~onnx_ci.engine.one_process.Engine`, each in its own process, ``jobs`` at once on ``cores``."""
 
     def __init__(self, settings: Settings, recipes: Recipes, *, cores: int, jobs: int) -> None:
         self._settings, self._recipes = settings, recipes
@@ -126,10 +109,7 @@ class IsolatedEngine:
         self._finished: list[CellFinished] = []
         """Those that :meth:`events` has not yielded yet."""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -148,12 +128,7 @@ class IsolatedEngine:
             self._add(spec, is_alone=is_only_one or self._needs_own_process(spec))
 
     def events(self, spec: CellSpec, artifact: Artifact | None = None) -> Iterator[Waiting | CellFinished]:
-        """What happens until a cell has finished. Others that were announced run meanwhile, and may finish earlier.
-
-        Args:
-            spec: the cell. Errors in it are not raised.
-            artifact: an existing file to judge instead of a fresh export.
-        """
+        """What happens until a cell has finished. Others that were announced run meanwhile, and may finish earlier."""
         id = spec.cell.id
         is_running = any(id in worker.running for worker in self._workers.values())
         if not is_running and id not in self._waiting:
@@ -204,8 +179,6 @@ class IsolatedEngine:
                 stage = worker.last_seen.stage
                 doing.append(f"{recipe}: {ACTIVITY.get(stage, stage or 'starting')}")
         return doing
-
-    # --- scheduling
 
     def _start_jobs(self, first: str) -> None:
         """Send jobs to workers, and start workers, as long as a slot is free; ``first`` is the awaited cell."""
@@ -298,8 +271,6 @@ class IsolatedEngine:
             waiting = len(self._queues.get(key, ()))
             beside += (len(worker.running) + waiting if worker.is_ready and worker.forks else 1) - bool(waiting)
         return self._share(beside)
-
-    # --- what workers send
 
     def _handle(self, key: Any, news: Message | Death) -> None:
         """Handle an event of a worker, or its death."""

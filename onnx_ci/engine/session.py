@@ -1,8 +1,4 @@
-"""One run, whichever front-end starts it: planned cells in, events out, a report at the end.
-
-The front-ends only show what happens. Importing this module does not import torch; the engine is created when the first cell
-runs.
-"""
+"""One run, whichever front-end starts it: planned cells in, events out, a report at the end."""
 
 from __future__ import annotations
 
@@ -12,8 +8,8 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from onnx_ci.baseline.check import Baselines
 from onnx_ci.cache.verdicts import CHECKED, VerdictCache
@@ -40,16 +36,13 @@ if TYPE_CHECKING:
     from onnx_ci.engine.scheduler import IsolatedEngine
     from onnx_ci.pipeline.export.exporter import Artifact
 
-_Entry = TypeVar("_Entry", Problem, Exclusion)
-
 _BASELINE_RULES = frozenset(rule.id for rule in RULES.values() if rule.phase == "baseline")
 
 
-class Session:
+class Session(contextlib.AbstractContextManager["Session"]):
     """A run from its settings to its report; a context manager that writes the report even if the block raises.
 
     Args:
-        settings: the settings of the run.
         recipes: the recipes of its cells, which are closed with it; ``None`` if each cell has its own.
         cache: the verdicts of earlier runs; ``None`` for none.
         workers: how many processes run cells of this run, each with its own session.
@@ -96,50 +89,33 @@ class Session:
         self._ahead: dict[str, CellResult] = {}
         """The results of cells that were in the cache, or that ran ahead, and were not asked for yet."""
         self._whys: dict[str, str] = {}
-        """Why cells run, although there is a cache."""
         self._audits: list[CellSpec] = []
         """The cells that run only to check their kept verdicts. The others are believed if these are right."""
         self._journal: Journal | None = None
-        self._problems: dict[Problem, None] = {}
-        self._exclusions: dict[Exclusion, None] = {}
+        self._entries: dict[Problem | Exclusion, None] = {}
         self._in_other_jobs: dict[str, None] = {}
         self._report: RunReport | None = None
         self._endings = contextlib.ExitStack()
         if is_reporting:
             self._endings.enter_context(endings_as_interrupts())
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.finish()
 
     # --- planning
 
     @functools.cached_property
     def durations(self) -> Durations:
-        """How long cells took in an earlier run, as far as the settings name such a run.
-
-        Raises:
-            ConfigurationError: shards depend on them, and they cannot be read.
-        """
+        """How long cells took in an earlier run that the settings name; see :func:`recorded_durations`."""
         return recorded_durations(self.settings)
 
     def plan(self, recipes: Recipes) -> tuple[Matrix, Matrix]:
-        """Plan every cell of the recipes, and expect those of the settings' shard.
-
-        Returns:
-            All cells, and those of the shard; the same if the settings specify no shard.
-
-        Raises:
-            ConfigurationError: a baseline, or the report with the durations, cannot be used.
-        """
+        """Plan every cell of the recipes, and expect those of the shard. Returns all cells, and those of the shard."""
         self._recipes = recipes
         whole = recipes.plan()
         cells = self.cells_of_shard(spec.cell for spec in whole.cells)
         matrix = dataclasses.replace(whole, cells=tuple(spec for spec in whole.cells if spec.cell in cells))
-        self.add_problems(recipes.problems)
-        self.add_exclusions(matrix.exclusions)
+        self.add_entries((*recipes.problems, *matrix.exclusions))
         self.leave_to_other_jobs(spec.cell.id for spec in whole.cells if spec.cell not in cells)
         self.expect(matrix.cells)
         return whole, matrix
@@ -150,11 +126,7 @@ class Session:
         return frozenset(cells) if shard is None else cells_in_shard(cells, shard, self.durations)
 
     def expect(self, specs: Iterable[CellSpec]) -> None:
-        """Announce the cells that this process will judge, so that they can run ahead.
-
-        Raises:
-            ConfigurationError: a baseline cannot be used.
-        """
+        """Announce the cells that this process will judge, so that they can run ahead. Raises as :meth:`expect_ids`."""
         self._specs = {spec.cell.id: spec for spec in specs}
         self.expect_ids(spec.cell for spec in self._specs.values())
         if self._workers == 1:
@@ -179,11 +151,7 @@ class Session:
             self._add_ahead(self._decide(spec, evidence, is_given=False))
 
     def expect_ids(self, cells: Iterable[Cell]) -> None:
-        """Announce the cells of the run, here or in a worker, and read their baselines, to raise errors in them early.
-
-        Raises:
-            ConfigurationError: a baseline cannot be used.
-        """
+        """Announce the cells of the run, here or in a worker, and read their baselines, to raise errors in them early."""
         cells = tuple(cells)
         self._is_planned = True
         self._expected.update(dict.fromkeys(cell.id for cell in cells))
@@ -193,30 +161,22 @@ class Session:
             self._journal = Journal(
                 self.settings.report, revision=self._revision, environment=self._environment, settings=self._shown
             )
-            entries: tuple[Problem | Exclusion, ...] = (*self._problems, *self._exclusions)
-            for entry in entries:
+            for entry in self._entries:
                 self._journal.add(entry, self._seconds)
         if self._journal is not None:
             self._journal.expect([cell.id for cell in cells])
 
-    def add_problems(self, problems: Iterable[Problem]) -> None:
-        """Add problems that kept recipes from becoming cells."""
-        self._add_new(problems, self._problems)
-
-    def add_exclusions(self, exclusions: Iterable[Exclusion]) -> None:
-        """Add exclusions of cells by recipes."""
-        self._add_new(exclusions, self._exclusions)
+    def add_entries(self, entries: Iterable[Problem | Exclusion]) -> None:
+        """Add problems that kept recipes from becoming cells, and exclusions of cells by recipes, each once."""
+        for entry in entries:
+            if entry not in self._entries:
+                self._entries[entry] = None
+                if self._journal is not None:
+                    self._journal.add(entry, self._seconds)
 
     def leave_to_other_jobs(self, ids: Iterable[str]) -> None:
         """Note the cells of other shards, so that a merge of reports can tell whether all of them are there."""
         self._in_other_jobs.update(dict.fromkeys(sorted(ids)))
-
-    def _add_new(self, entries: Iterable[_Entry], so_far: dict[_Entry, None]) -> None:
-        for entry in entries:
-            if entry not in so_far:
-                so_far[entry] = None
-                if self._journal is not None:
-                    self._journal.add(entry, self._seconds)
 
     @functools.cached_property
     def _environment(self) -> Mapping[str, str]:
@@ -245,12 +205,7 @@ class Session:
             yield from self._events_of(spec)
 
     def judge(self, spec: CellSpec, artifact: Artifact | None = None) -> CellResult:
-        """Run one cell and decide its verdict. Errors in the cell are not raised.
-
-        Args:
-            spec: the cell.
-            artifact: an existing file to judge instead of a fresh export.
-        """
+        """Run one cell, or judge an existing file, and decide its verdict. Errors in the cell are not raised."""
         *_, judged = (event for event in self._events_of(spec, artifact) if isinstance(event, CellJudged))
         return judged.result
 
@@ -351,8 +306,8 @@ class Session:
             environment=self._environment,
             settings=self._shown,
             cells=self.results,
-            problems=tuple(self._problems),
-            exclusions=tuple(self._exclusions),
+            problems=tuple(each for each in self._entries if isinstance(each, Problem)),
+            exclusions=tuple(each for each in self._entries if isinstance(each, Exclusion)),
             not_run=tuple(id for id in self._expected if id not in self._results),
             in_other_jobs=tuple(self._in_other_jobs),
             # Rounded here, not where it is written: a report that is read back is the one that was shown.
@@ -360,13 +315,7 @@ class Session:
         )
 
     def finish(self) -> RunReport:
-        """End the run in any state: stop its processes, write the report, record baselines.
-
-        Calling it again has no effect.
-
-        Raises:
-            UnwrittenError: the report, a baseline or another file cannot be written.
-        """
+        """End the run in any state, once: stop its processes, write the report, record baselines. Raises ``UnwrittenError``."""
         with self._endings:
             try:
                 for part in (self._engine, self._recipes, self._cache):

@@ -31,7 +31,6 @@ class Shared:
     """
 
     _group: tuple[str, str] | None = None
-    """The recipe and device."""
     _prepared: dict[Weights, Prepared | PrepareError | SkippedByRecipeError] = field(default_factory=dict)
     _shipped: list[_Shipped] = field(default_factory=list)
 
@@ -44,17 +43,7 @@ class Shared:
             change.undo()
 
     def prepared(self, task: CellTask, weights: Weights, timings: dict[str, float]) -> Prepared:
-        """The recipe of a cell, ready for an export. What cells of another recipe or device shared is freed first.
-
-        Args:
-            task: the cell.
-            weights: which weights the model has.
-            timings: the seconds are added to it, if it has to be prepared.
-
-        Raises:
-            PrepareError: the recipe cannot be used; the error carries the finding.
-            SkippedByRecipeError: the recipe's function skips its cells.
-        """
+        """The recipe of a cell, ready for an export. What cells of another recipe or device shared is freed first."""
         group = task.recipe.name, task.cell.device
         if group != self._group:
             self.close()
@@ -73,13 +62,7 @@ class Shared:
         return outcome
 
     def shipped_reference(self, task: CellTask, prepared: Prepared, timings: dict[str, float]) -> ShippedReference:
-        """What the file of a cell is compared with: ``prepared``, in units of the rounding of the cell's passes.
-
-        Args:
-            task: the cell.
-            prepared: the recipe that the file is an export of.
-            timings: the seconds are added to it, if rounding has to be simulated.
-        """
+        """What the file of a cell is compared with: ``prepared``, in units of the rounding of the cell's passes."""
         for shipped in self._shipped:
             if shipped.prepared is prepared and shipped.passes == len(task.passes):
                 return shipped.reference

@@ -19,7 +19,6 @@ from onnx_ci.results.verdict import broken_rules
 from onnx_ci.text import listed
 
 OF_VALUES = frozenset({"numeric-drift", "baked-value", "nonfinite-mismatch"})
-"""Rules about the values of a file."""
 _NUMBERS = OF_VALUES | {"runtime-disagreement"}
 """Rules about values, which weights may hide or show."""
 _HIDDEN = (
@@ -48,18 +47,7 @@ def first_weights(task: CellTask) -> Weights:
 def recipes_to_export(
     task: CellTask, prepared: Prepared, shared: Shared, timings: dict[str, float], *, keeps_file: bool
 ) -> tuple[list[Prepared], list[Finding]]:
-    """What a cell exports: the model with its own weights, with probe weights, or with both, in this order.
-
-    Args:
-        task: the cell.
-        prepared: the recipe with the weights with which its baseline is recorded.
-        shared: what the cells of the recipe share.
-        timings: the seconds are added to it, if something has to be prepared.
-        keeps_file: whether the file is kept.
-
-    Returns:
-        The recipe with each kind of weights, and why one of them cannot be exported.
-    """
+    """What a cell exports: the model with its own weights, with probe weights, or both. And why one cannot be exported."""
     if prepared.model.has_probe_weights and keeps_file:
         try:
             with_own_weights = shared.prepared(task, Weights.OWN, timings)
@@ -68,18 +56,13 @@ def recipes_to_export(
         except SkippedByRecipeError:  # it did not skip the first time, and what is known since counts
             return [prepared], []
         return [with_own_weights, prepared], []
-    if _hides_modules(task, prepared):
+    is_trained = bool(prepared.model.pristine.loaded_with) if task.is_trained is None else task.is_trained
+    if is_trained and prepared.hides_modules:
         with contextlib.suppress(PrepareError, SkippedByRecipeError):
             probed = shared.prepared(task, Weights.PROBE, timings)
             if probed.model.has_probe_weights:
                 return [prepared, probed], []
     return [prepared], []
-
-
-def _hides_modules(task: CellTask, prepared: Prepared) -> bool:
-    """Whether the model has trained weights with which some modules do not show, and probe weights may show them."""
-    is_trained = bool(prepared.model.pristine.loaded_with) if task.is_trained is None else task.is_trained
-    return is_trained and prepared.hides_modules
 
 
 def disagreements(own: Trial, probed: Trial) -> Iterator[Finding]:

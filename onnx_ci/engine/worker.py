@@ -1,8 +1,4 @@
-"""In a worker: a process that prepares one recipe and runs its cells, each in a fork of it or one after another.
-
-The process that decides starts workers (:mod:`onnx_ci.engine.scheduler`) and sends them jobs (:mod:`onnx_ci.engine.messages`).
-They send it events (:mod:`onnx_ci.engine.events`).
-"""
+"""In a worker: a process that prepares one recipe and runs its cells, each in a fork of it or one after another."""
 
 from __future__ import annotations
 
@@ -14,13 +10,12 @@ from pathlib import Path
 
 import torch
 
-from onnx_ci.cache.watch import seen_if_watched
+from onnx_ci.cache.watch import seen
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
-from onnx_ci.engine.cell import Preparation
+from onnx_ci.engine.cell import Preparation, prepare_cells
 from onnx_ci.engine.deaths import LastSeen, evidence_of_death, evidence_without_process
-from onnx_ci.engine.events import CellFinished, Emit, StageStarted, WorkerReady, emit_to, event_of, send_last
-from onnx_ci.engine.messages import Conditions, Job
+from onnx_ci.engine.events import CellFinished, Conditions, Emit, Job, StageStarted, WorkerReady, emit_to, event_of, send_last
 from onnx_ci.engine.one_process import Engine
 from onnx_ci.matrix.plan import CellTask, with_recipe
 from onnx_ci.pipeline.export.handling import preload
@@ -34,15 +29,7 @@ from onnx_ci.results.json_data import from_json
 
 
 def serve(first: Job, conditions: Conditions, recipe: Recipe, send: Send, inbox: Inbox) -> None:
-    """The main function of a worker.
-
-    Args:
-        first: the job for which it is started. That arrives in its inbox, too, as all that it has to do.
-        conditions: under which it works.
-        recipe: the recipe.
-        send: sends a message to the process that decides.
-        inbox: gets jobs from it.
-    """
+    """The main function of a worker, which is started for the ``first`` job. That arrives in its inbox, too."""
     settings, emit = conditions.settings, emit_to(send)
     with Engine(artifacts=settings.artifacts, save_inputs=settings.save_inputs) as engine:
         torch.set_num_threads(conditions.threads_of_preparation)
@@ -50,7 +37,7 @@ def serve(first: Job, conditions: Conditions, recipe: Recipe, send: Send, inbox:
         if devices.gpus.was_used_by_parent():
             devices.gpus.hide()
         task = _task_of(first, recipe, settings)
-        preparation: Preparation | None = engine.prepare(task, judges_file=first.path is not None)
+        preparation: Preparation | None = prepare_cells(task, engine.context, judges_file=first.path is not None)
         if conditions.forks:
             return_free_memory()
         emit(WorkerReady())
@@ -64,7 +51,7 @@ def serve(first: Job, conditions: Conditions, recipe: Recipe, send: Send, inbox:
         for request in inbox:
             job: Job = from_json(Job, request)
             evidence = engine.run_cell(_task_of(job, recipe, settings), job.file, preparation, emit)
-            emit(CellFinished(evidence=evidence, read_set=seen_if_watched()))
+            emit(CellFinished(evidence=evidence, read_set=seen()))
             preparation = None  # reported with the first cell
 
 
@@ -84,7 +71,6 @@ class _ForkedCells:
     processes: ForkedProcesses
     emit: Emit
     running: dict[object, tuple[Job, LastSeen]] = field(default_factory=dict)
-    """What each process runs, by its key."""
 
     def serve(self, inbox: ForkedInbox) -> None:
         """Run the cells of jobs as they arrive, until no more can arrive."""
@@ -128,4 +114,4 @@ def _run_cell(engine: Engine, task: CellTask, job: Job, threads: int, preparatio
     devices.gpus.hide()  # its worker, or importing ONNX Runtime for CUDA, may have initialized them
     report_stages(lambda stage: emit(StageStarted(stage=stage)))
     evidence = engine.run_cell(task, job.file, preparation, emit)
-    send_last(CellFinished(evidence=evidence, read_set=seen_if_watched()), send)
+    send_last(CellFinished(evidence=evidence, read_set=seen()), send)

@@ -44,17 +44,11 @@ def _branch_of_job() -> str:
 
 
 class Git:
-    """The git repository that contains a folder.
-
-    Raises:
-        EnvironmentLacksError: git is not installed.
-        ConfigurationError: the folder is not in a repository with a working tree.
-    """
+    """The git repository that contains a folder. Raises ``EnvironmentLacksError`` without git, or ``ConfigurationError``."""
 
     def __init__(self, folder: Path) -> None:
         self.top = folder
         self.top = Path(self.ask("rev-parse", "--show-toplevel"))
-        """The top folder of the working tree."""
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run ``git ARGUMENTS`` at the top of the working tree. A nonzero exit code is not an error."""
@@ -73,11 +67,7 @@ class Git:
             raise EnvironmentLacksError(f"git cannot be started: {error.strerror or error}; install git") from None
 
     def ask(self, *arguments: str) -> str:
-        """The output of ``git ARGUMENTS``, without trailing newlines.
-
-        Raises:
-            ConfigurationError: git fails; the message is git's own.
-        """
+        """The output of ``git ARGUMENTS``, without trailing newlines. Raises ``ConfigurationError`` with git's own message."""
         git = self.run(*arguments)
         if git.returncode:
             lines = (git.stderr or git.stdout).splitlines()
@@ -86,11 +76,7 @@ class Git:
         return git.stdout.rstrip("\n")
 
     def commit(self, revision: str) -> str:
-        """The full hash of the commit that ``revision`` names.
-
-        Raises:
-            ConfigurationError: there is no such commit.
-        """
+        """The full hash of the commit that ``revision`` names. Raises ``ConfigurationError`` if there is none."""
         git = self.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
         if git.returncode:
             raise ConfigurationError(

@@ -39,7 +39,6 @@ class Package:
     error: str = ""
     """Why it cannot be imported; empty if it can."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What it reports about itself."""
 
 
 def _torch() -> dict[str, Any]:
@@ -128,11 +127,7 @@ def _identity(opset: int) -> bytes:
 
 @functools.cache
 def newest_opset() -> int:
-    """The newest opset that both onnx and ONNX Runtime support.
-
-    Raises:
-        EnvironmentLacksError: neither of them can be imported.
-    """
+    """The newest opset that both onnx and ONNX Runtime support. Raises ``EnvironmentLacksError`` if neither can be imported."""
     packages = inspect_packages(("onnx", *RUNTIME_DISTRIBUTIONS))
     opsets = [package.facts["opset"] for package in packages.values() if package.facts.get("opset")]
     if not opsets:
@@ -148,13 +143,10 @@ def newest_opset_of_onnx() -> int | None:
     return opset
 
 
-def _importing(*modules: str) -> Callable[[], dict[str, Any]]:
-    def run() -> dict[str, Any]:
-        for module in modules:
-            importlib.import_module(module)
-        return {}
-
-    return run
+def _imported(*modules: str) -> dict[str, Any]:
+    for module in modules:
+        importlib.import_module(module)
+    return {}
 
 
 PROBES: Mapping[str, Callable[[], dict[str, Any]]] = {
@@ -162,8 +154,8 @@ PROBES: Mapping[str, Callable[[], dict[str, Any]]] = {
     "onnx": _onnx,
     "onnxruntime": _onnxruntime,
     "onnxruntime-gpu": _onnxruntime,
-    "onnxscript": _importing("onnxscript"),
-    "torchvision": _importing("torch", "torchvision"),
+    "onnxscript": functools.partial(_imported, "onnxscript"),
+    "torchvision": functools.partial(_imported, "torch", "torchvision"),
 }
 """What each distribution reports about itself, once it is imported."""
 
@@ -177,12 +169,7 @@ def inspect_packages(names: Iterable[str] = tuple(PROBES), *, timeout: float = I
 
 
 def _inspect(name: str, version: str, timeout: float, path: Iterable[str] = ()) -> Package:
-    """Inspect a package, or load a plug-in, in a process of its own.
-
-    Args:
-        name: the distribution, or the group and the name of the plug-in with a colon between them.
-        path: where packages are imported from, besides ``PYTHONPATH``.
-    """
+    """Inspect a package, or load a plug-in, ``GROUP:NAME``, in a new process with ``path`` besides ``PYTHONPATH``."""
     # Like the command `onnx-ci`, and unlike `python -m`, do not import packages from the current directory.
     search_path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(Path(__file__).parents[2]), *path]))
     command = [sys.executable, "-P", "-m", "onnx_ci.environment.packages", name]
@@ -210,11 +197,7 @@ def _inspect(name: str, version: str, timeout: float, path: Iterable[str] = ()) 
 
 
 def require_plugins(exporters: Iterable[str], runtimes: Iterable[str]) -> None:
-    """Check the names of plug-ins, and that those of these exporters and runtimes can be loaded, before anything runs.
-
-    Raises:
-        EnvironmentLacksError: a name cannot be used, or a plug-in cannot be loaded.
-    """
+    """Check the names of plug-ins, and that these can be loaded, before anything runs. Raises ``EnvironmentLacksError``."""
     check_names()
     for kind, names in ((EXPORTERS, exporters), (RUNTIMES, runtimes)):
         for name in kind.added(names):

@@ -12,7 +12,6 @@ from onnx_ci.plugins import RUNTIMES, plugin_versions, version_in_name
 
 RUNTIME_DISTRIBUTIONS = RUNTIMES.distributions["onnxruntime"]
 """The two wheels that provide the package ``onnxruntime``; installed together, they overwrite each other's files."""
-
 _OF_RUNTIMES = tuple(name for names in RUNTIMES.distributions.values() for name in names)
 RECORDED = ("onnx-ci", "torch", "torchvision", "onnx", *_OF_RUNTIMES, "onnxscript", "numpy", "pytest")
 
@@ -77,14 +76,7 @@ def lacking(distribution: str) -> tuple[str, str] | None:
 
 
 def require_runtime(runtimes: Sequence[str] | None = None) -> None:
-    """Check that exactly one wheel of ONNX Runtime is installed, and the other runtimes that the settings name.
-
-    Other versions of ONNX Runtime are installed in the user's cache if they are not there.
-
-    Raises:
-        EnvironmentLacksError: none or both of the wheels are installed, or a requested runtime is missing.
-        ConfigurationError: another version of ONNX Runtime cannot be installed.
-    """
+    """Check that runtimes are installed, and install other versions of ONNX Runtime. Raises ``EnvironmentLacksError``."""
     if (missing := missing_runtime()) is not None:
         raise EnvironmentLacksError("; ".join(missing))
     for name in runtimes or ():

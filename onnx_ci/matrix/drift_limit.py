@@ -37,12 +37,7 @@ class DriftLimit:
         return {name: keyword for keyword, limit in limits.items() if isinstance(limit, Mapping) for name in limit}
 
     def of(self, name: str | None, dtype: str) -> float:
-        """The limit of an output.
-
-        Args:
-            name: its name in the graph, if known.
-            dtype: its data type as torch names it, such as ``float16``.
-        """
+        """The limit of an output, by its name in the graph, if known, and its data type as torch names it: ``float16``."""
         by_type = self.by_name_or_dtype.get(dtype, self.default)
         return by_type if name is None else self.by_name_or_dtype.get(name, by_type)
 

@@ -27,7 +27,6 @@ class Job:
     shard: Shard | None = None
     device: str
     runner: str
-    """The label of the runner."""
     cells: tuple[Cell, ...]
 
     def as_json(self) -> dict[str, str | int]:
@@ -37,16 +36,12 @@ class Job:
 
 
 def jobs_by_opset(cells: Sequence[Cell], cuda_runner: str | None) -> tuple[Job, ...]:
-    """One job for each opset and device that have cells.
-
-    Raises:
-        ConfigurationError: there are cells for CUDA but no label of a runner for them, or more jobs than GitHub allows.
-    """
+    """One job for each opset and device that have cells. Raises ``ConfigurationError``."""
     jobs = []
     for device, cells_of_device in cells_by(lambda cell: cell.device, cells).items():
         runner = _runner(device, cuda_runner)
         for opset, part in sorted(cells_by(lambda cell: cell.opset, cells_of_device).items()):
-            id = f"opset{opset}-{_in_id(device)}"
+            id = f"opset{opset}-{device.replace(':', '-')}"
             jobs.append(Job(id=id, opset=opset, device=device, runner=runner, cells=tuple(part)))
     return _within_limit(jobs, "split the cells with --shards=N")
 
@@ -55,9 +50,6 @@ def jobs_by_shard(cells: Sequence[Cell], cuda_runner: str | None, *, shards: int
     """``shards`` jobs for each device, or a job for each of its cells if there are fewer cells.
 
     A job's shard is a part of its own device's cells, so the job must select that device only.
-
-    Raises:
-        ConfigurationError: as for :func:`jobs_by_opset`.
     """
     jobs = []
     devices = cells_by(lambda cell: cell.device, cells)
@@ -65,7 +57,7 @@ def jobs_by_shard(cells: Sequence[Cell], cuda_runner: str | None, *, shards: int
         runner = _runner(device, cuda_runner)
         parts = partition(cells_of_device, min(shards, len(cells_of_device)), durations)
         for index, part in enumerate(parts, start=1):
-            id = f"shard-{index}-of-{len(parts)}" + (f"-{_in_id(device)}" if len(devices) > 1 else "")
+            id = f"shard-{index}-of-{len(parts)}" + (f"-{device.replace(':', '-')}" if len(devices) > 1 else "")
             jobs.append(Job(id=id, shard=Shard(index=index, count=len(parts)), device=device, runner=runner, cells=part))
     return _within_limit(jobs, f"use --shards={LIMIT // max(1, len(devices))} or fewer")
 
@@ -102,10 +94,6 @@ def _runner(device: str, cuda_runner: str | None) -> str:
             "pass its label with --cuda-runner=LABEL, or exclude CUDA with --devices=cpu"
         )
     return cuda_runner
-
-
-def _in_id(device: str) -> str:
-    return device.replace(":", "-")
 
 
 def _within_limit(jobs: list[Job], remedy: str) -> tuple[Job, ...]:

@@ -25,10 +25,8 @@ class Requirements:
     """What a file must be, besides right. ``None`` and ``False`` require nothing."""
 
     operators: tuple[str, ...] | None = None
-    """The operators that it may use."""
     max_ir_version: int | None = None
     static: bool = False
-    """Whether every shape in it is fixed."""
     external_data: bool | None = None
     """Whether its weights are in another file."""
 
@@ -44,18 +42,12 @@ class InputFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class CellSpec:
-    """A cell, and what the process that decides needs to run it and to decide on its evidence: plain values.
-
-    The recipe's own timeout takes precedence over the settings. Both can allow rules.
-    """
+    """A cell, and what the process that decides needs to run it and to decide on its evidence: plain values."""
 
     cell: Cell
     allow: tuple[str, ...]
-    """The rules that are reported without failing the cell."""
     expectations: tuple[Expectation, ...]
-    """What the recipe expects to go wrong in the cell."""
     severities: Severities
-    """The severities that the settings give to rules."""
     is_trained: bool | None
     """Whether the model has trained weights, which are exported unchanged. ``None`` if building it will show that."""
     require_device: bool
@@ -72,11 +64,7 @@ class CellSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class CellTask(CellSpec):
-    """A cell with its recipe, in the process that runs it, and the values that apply to it.
-
-    The recipe's own limits take precedence over the settings. The runtimes are those that the settings request and the recipe
-    declares.
-    """
+    """A cell with its recipe, in the process that runs it, and the values that apply to it."""
 
     recipe: Recipe
     max_drift: DriftLimit
@@ -88,7 +76,6 @@ class CellTask(CellSpec):
     locates: bool
     """Whether the line at which a failure begins is searched for."""
     inputs: tuple[InputFiles, ...]
-    """The files with inputs that the recipe and the settings name."""
     requirements: Requirements
     """What the file must be if it is the one that ships; otherwise nothing."""
 
@@ -130,9 +117,7 @@ class Matrix:
 def plan(recipes: Iterable[RecipeScope | Found], settings: Settings) -> Matrix:
     """Every cell that the recipes and the settings both allow: recipe by recipe, then device, opset, exporter, pass.
 
-    Args:
-        recipes: the recipes, or only what they declare. The cells of a recipe are :class:`CellTask`.
-        settings: the settings.
+    The cells of a recipe, and not only of what it declares, are :class:`CellTask`.
     """
     cells: list[CellSpec] = []
     exclusions: list[Exclusion] = []

@@ -31,8 +31,12 @@ from onnx_ci.results.records import Cell, Exclusion, Problem, SettingSource
 from onnx_ci.results.verdict import Expectation
 
 T = TypeVar("T")
-
 DEFAULT_RUNTIMES = ("onnxruntime",)
+_AS_DECLARED = (
+    *("name", "manual", "tags", "opsets", "exporters", "devices", "runtimes", "line", "weights", "takes_weights", "allow"),
+    "timeout",
+)
+"""The fields of a scope that are those of the recipe."""
 _MANUAL = "unless requested by file, --select or --tags"
 
 
@@ -64,7 +68,6 @@ class RecipeScope:
     devices: tuple[str, ...] | None
     runtimes: tuple[str, ...] | None
     passes: tuple[str, ...]
-    """The names of its post-export passes."""
     file: str
     """The file that defines it, relative to the project's root, with forward slashes."""
     line: int
@@ -73,7 +76,6 @@ class RecipeScope:
     """The file whose top-level code created it, written in the same way. It is not ``file`` if that code
     calls a function of another module, which defines the recipe."""
     weights: str | None
-    """``seeded`` or ``trained``."""
     takes_weights: bool
     """Whether the settings can give it trained weights."""
     has_several_files: bool
@@ -107,25 +109,14 @@ def scope_of(found: Found, settings: Settings) -> RecipeScope:
     """What a recipe declares about its cells."""
     recipe = found.recipe
     return RecipeScope(
-        name=recipe.name,
+        **{name: getattr(recipe, name) for name in _AS_DECLARED},
         source=found.source,
         is_named=found.is_named,
-        manual=recipe.manual,
-        tags=recipe.tags,
-        opsets=recipe.opsets,
-        exporters=recipe.exporters,
-        devices=recipe.devices,
-        runtimes=recipe.runtimes,
         passes=tuple(graph_pass.name for graph_pass in recipe.then),
         file=relative_source(Path(recipe.file), settings.root),
-        line=recipe.line,
         declared_in=relative_source(Path(declared_in(recipe) or recipe.file), settings.root),
-        weights=recipe.weights,
-        takes_weights=recipe.takes_weights,
         has_several_files=recipe.run_files is not None,
-        allow=recipe.allow,
         expect=tuple(ExpectedFailures(where=where, failures=failures) for where, failures in recipe.expect.items()),
-        timeout=recipe.timeout,
     )
 
 
@@ -146,15 +137,7 @@ def _check_opsets(settings: Settings) -> None:
 
 
 def choose_cells(scopes: Iterable[RecipeScope], settings: Settings) -> CellChoice:
-    """Every cell that the recipes and the settings both allow: recipe by recipe, then device, opset, exporter, pass.
-
-    Args:
-        scopes: the scopes of the recipes.
-        settings: the settings.
-
-    Raises:
-        ConfigurationError: onnx does not know a requested opset.
-    """
+    """Every cell that the recipes and the settings both allow: recipe by recipe, then device, opset, exporter, pass."""
     _check_opsets(settings)
     choices = [_cells_of(scope, settings) for scope in scopes if has_tag(scope, settings)]
     return CellChoice(
@@ -176,22 +159,21 @@ def _cells_of(scope: RecipeScope, settings: Settings) -> CellChoice:
     opsets, other_opsets = _choose(existing(settings.opsets), existing(scope.opsets), DEFAULT_OPSETS)
     # A cell on an absent device is skipped, but a device that the recipe does not declare has no cells.
     devices, other_devices = _choose(settings.devices, scope.devices, ("cpu",))
-    exclusions = []
     exporters, other_exporters = _choose(settings.exporters, scope.exporters, ())
-    if CUSTOM in exporters and not scope.has_exporter(CUSTOM):
+    exclusions: list[Exclusion] = []
+
+    def exclude(requested: str, declared: str) -> None:
+        if requested:
+            exclusions.append(Exclusion(recipe=scope.name, reason=f"{requested}: the recipe declares {declared}"))
+
+    if not scope.has_exporter(CUSTOM):
+        exclude(CUSTOM if CUSTOM in exporters else "", "no export function")
         exporters = tuple(name for name in exporters if name != CUSTOM)
-        exclusions.append(_excluded(scope, CUSTOM, "no export function"))
-    if other_opsets:
-        exclusions.append(
-            _excluded(scope, f"opset {format_opsets(other_opsets)}", f"opsets {format_opsets(scope.opsets or ())}")
-        )
-    if other_devices:
-        exclusions.append(_excluded(scope, ", ".join(other_devices), f"devices {', '.join(scope.devices or ())}"))
-    if other_exporters:
-        exclusions.append(_excluded(scope, ", ".join(other_exporters), f"exporter {', '.join(scope.exporters or ())}"))
+    exclude(f"opset {format_opsets(other_opsets)}" if other_opsets else "", f"opsets {format_opsets(scope.opsets or ())}")
+    exclude(", ".join(other_devices), f"devices {', '.join(scope.devices or ())}")
+    exclude(", ".join(other_exporters), f"exporter {', '.join(scope.exporters or ())}")
     if not runtimes_of(scope, settings):
-        requested = ", ".join(settings.runtimes or ())
-        exclusions.append(_excluded(scope, requested, f"runtimes {', '.join(scope.runtimes or ())}"))
+        exclude(", ".join(settings.runtimes or ()), f"runtimes {', '.join(scope.runtimes or ())}")
         return CellChoice(cells=(), exclusions=tuple(exclusions))
     if settings.sample is not None:
         opsets = sample_opsets(opsets, settings.sample)
@@ -223,11 +205,7 @@ def unmatched(scopes: Sequence[RecipeScope], settings: Settings, *, is_whole: bo
     """Each glob of ``--select`` and each tag that names nothing although another one does, and each setting of no recipe.
 
     A glob may name cells that only other settings have: the jobs of a matrix get the same globs and different opsets.
-
-    Args:
-        scopes: the recipes.
-        settings: the settings.
-        is_whole: whether these are all recipes of the project. Otherwise, its ``pyproject.toml`` may name others.
+    Unless these are all recipes of the project, its ``pyproject.toml`` may name others.
     """
 
     def requested(name: str) -> bool:
@@ -303,10 +281,7 @@ def has_tag(scope: RecipeScope, settings: Settings) -> bool:
 def _is_selected(cell: Cell, settings: Settings, *, by_name: bool = False) -> bool:
     """Whether a glob of the settings, if they have any, matches the cell's full id, ``recipe::cell`` or the recipe.
 
-    Args:
-        cell: the cell.
-        settings: the settings.
-        by_name: whether a glob must request a particular recipe, so that one which begins with ``*`` does not count.
+    With ``by_name``, a glob must request a particular recipe, so that one which begins with ``*`` does not count.
     """
     if settings.select is None:
         return True
@@ -336,7 +311,3 @@ def _choose(
     if declared is None:
         return requested, ()
     return tuple(item for item in requested if item in declared), tuple(item for item in requested if item not in declared)
-
-
-def _excluded(scope: RecipeScope, requested: str, declared: str) -> Exclusion:
-    return Exclusion(recipe=scope.name, reason=f"{requested}: the recipe declares {declared}")

@@ -23,7 +23,6 @@ from onnx_ci.results.stages import SHARED_STAGES
 
 _UNEVEN = 1.1
 """A part above this multiple of a fair part is too large. It gives cells away, even if a recipe is then prepared twice."""
-
 _Key = TypeVar("_Key")
 _Group = tuple[str, str, str]
 """The cells of one recipe on one device: its file, its name and the device."""
@@ -39,15 +38,9 @@ class Durations:
 
 
 def read_durations(path: Path) -> Durations:
-    """How long each cell took in earlier runs.
+    """How long each cell took, from a JSON report or a folder of reports. Raises ``ConfigurationError``.
 
     Cells without times, such as skipped ones, are left out. Of several times of a cell, the longest counts.
-
-    Args:
-        path: a JSON report of a run, a merged one, or a folder of reports.
-
-    Raises:
-        ConfigurationError: there is no report that this version of onnx-ci can read. The message names the file and the remedy.
     """
     try:
         reports = read_reports([path], with_journals=False)  # it may be this run's own
@@ -70,11 +63,7 @@ def read_durations(path: Path) -> Durations:
 
 
 def recorded_durations(settings: Settings) -> Durations:
-    """How long cells took in earlier runs, from the settings' durations.
-
-    Raises:
-        ConfigurationError: the durations cannot be used and the settings specify a shard; otherwise they are ignored.
-    """
+    """How long cells took in earlier runs. Raises ``ConfigurationError`` if shards depend on them and they cannot be read."""
     if settings.durations is None:
         return Durations()
     try:
@@ -91,12 +80,7 @@ def partition(cells: Iterable[Cell], count: int, durations: Durations) -> tuple[
     The cells of one recipe on one device share their preparation, so they stay together unless they exceed a fair part or,
     where durations are known, the parts would be uneven otherwise. Each part keeps the order of ``cells``. There are fewer
     parts only if there are fewer cells than parts.
-
-    Args:
-        cells: the cells.
-        count: how many parts.
-        durations: how long cells take. An unknown cell counts as the mean of the cells of its recipe, or else of its opset, or
-            else of all cells. If none is known, all count the same.
+    A cell that is not in ``durations`` counts as the mean of the cells of its recipe, or else of its opset, or else of all.
     """
     order = {cell: place for place, cell in enumerate(cells)}
     costs = _Costs.of(order, durations)
@@ -178,9 +162,9 @@ class _Costs:
         timed = [cell for cell in ordered if cell.id in durations.seconds]
         shared = {group: _shared(durations, members) for group, members in cells_by(_group, timed).items()}
         of_cell = {
-            cell: max(1, _milliseconds(durations.seconds[cell.id] - shared[_group(cell)].get(cell, 0.0))) for cell in timed
+            cell: max(1, round(1000 * (durations.seconds[cell.id] - shared[_group(cell)].get(cell, 0.0)))) for cell in timed
         }
-        preparation = {group: _milliseconds(max(seconds.values(), default=0.0)) for group, seconds in shared.items()}
+        preparation = {group: round(1000 * max(seconds.values(), default=0.0)) for group, seconds in shared.items()}
         mean = _means(of_cell)
         mean_preparation = round(statistics.fmean(preparation.values())) if preparation else 0
         return cls(
@@ -249,10 +233,6 @@ class _Part:
             del self.groups[group]
             self.load -= self.costs.preparation[group]
         return taken
-
-
-def _milliseconds(seconds: float) -> int:
-    return round(seconds * 1000)
 
 
 def _shared(durations: Durations, cells: Sequence[Cell]) -> dict[Cell, float]:

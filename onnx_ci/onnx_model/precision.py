@@ -52,14 +52,16 @@ TYPE_ATTRIBUTES = ("to", "dtype")
 """Attributes of standard operators that name a data type."""
 
 
-def lowest_precision(model: onnx.ModelProto) -> Precision | None:
-    """The lowest precision in which a file computes; ``None`` if that is float32 or float64."""
+def lowest_precision(model: onnx.ModelProto, *, as_a_whole: bool = False) -> Precision | None:
+    """The lowest precision in which a file computes; ``None`` if that is float32 or float64.
+
+    A file is in a precision as a whole by its operators, weights, inputs or outputs. A cast is not enough.
+    """
     contents = Contents.of(model)
-    kinds = {
-        *(tensor.data_type for tensor in contents.tensors),
-        *(value.type.tensor_type.elem_type for value in declared_values(model, contents)),
-        *(attribute.i for _, attribute in contents.attributes if attribute.name in TYPE_ATTRIBUTES),  # casts to it
-    }
+    declared = (*model.graph.input, *model.graph.output) if as_a_whole else declared_values(model, contents)
+    kinds = {tensor.data_type for tensor in contents.tensors} | {value.type.tensor_type.elem_type for value in declared}
+    if not as_a_whole:
+        kinds |= {attribute.i for _, attribute in contents.attributes if attribute.name in TYPE_ATTRIBUTES}
     names = {_BY_TYPE[kind] for kind in kinds if kind in _BY_TYPE}
     for node in contents.nodes:
         if node.op_type in _IN_4_BITS:
@@ -67,18 +69,6 @@ def lowest_precision(model: onnx.ModelProto) -> Precision | None:
         elif _QUANTIZED.search(node.op_type):
             names.add("int8")
     return next((PRECISIONS[name] for name in reversed(PRECISIONS) if name in names), None)
-
-
-def is_converted(model: onnx.ModelProto) -> bool:
-    """Whether a whole file is in a lower precision: in its operators, weights, inputs or outputs.
-
-    A cast is not enough.
-    """
-    contents = Contents.of(model)
-    kinds = {tensor.data_type for tensor in contents.tensors}
-    kinds |= {value.type.tensor_type.elem_type for value in (*model.graph.input, *model.graph.output)}
-    is_quantized = any(node.op_type in _IN_4_BITS or _QUANTIZED.search(node.op_type) for node in contents.nodes)
-    return is_quantized or not kinds.isdisjoint(_BY_TYPE)
 
 
 def has_int8_tensors(model: onnx.ModelProto) -> bool:

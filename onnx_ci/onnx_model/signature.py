@@ -163,11 +163,7 @@ _TOO_LARGE = 2**60
 
 
 def read_signature(path: Path, weights: Container[str] = ()) -> Signature | Finding:
-    """The file's signature; a finding if the file is not valid ONNX.
-
-    Args:
-        weights: names of the model's weights, for files that take them as inputs.
-    """
+    """The file's signature; a finding if the file is not valid ONNX. Inputs named in ``weights`` take the model's weights."""
     read = _read(path)
     if isinstance(read, Finding):
         return read

@@ -24,7 +24,6 @@ class StoredWeight:
     """A tensor of a file, or the part of it that is one weight of a recurrent layer."""
 
     name: str
-    """The tensor's name."""
     array: Array
 
 
@@ -39,9 +38,6 @@ def stored_weights(path: Path) -> Iterator[StoredWeight]:
 
     ONNX stacks the weights of recurrent layers: W, R and B hold a part for each direction, and B holds both biases. The gates
     are in another order than PyTorch's. These tensors are split into parts in PyTorch's order.
-
-    Args:
-        path: a file that :func:`~onnx_ci.onnx_model.signature.read_model` can read, with its external data in the same folder.
     """
     model = onnx.load(path, load_external_data=False)
     if lowest_precision(model) is not None:

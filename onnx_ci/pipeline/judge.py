@@ -19,7 +19,7 @@ from onnx_ci.onnx_model.signature import Signature
 from onnx_ci.pipeline.compare.attribution import attribute_faults, hidden_faults, without_overflow
 from onnx_ci.pipeline.compare.cpu_vs_gpu import compute_cpu_vs_gpu, explain_drift_on_gpu
 from onnx_ci.pipeline.compare.equal_axes import with_equal_axes
-from onnx_ci.pipeline.compare.runtime_run import RuntimeRun, run_file, too_noisy
+from onnx_ci.pipeline.compare.runtime_run import FileRun, RuntimeRun, too_noisy
 from onnx_ci.pipeline.contract import contract
 from onnx_ci.pipeline.contract.facts import facts_of
 from onnx_ci.pipeline.contract.requirements import check_requirements
@@ -56,7 +56,6 @@ class Judgement:
     """What is known about a file."""
 
     probes: Probes
-    """With which it was compared."""
     signature: Signature | None
     """``None`` if the file cannot be read."""
     contract: tuple[Finding, ...]
@@ -80,9 +79,7 @@ def judge(
 ) -> Judgement:
     """Judge a file. A step runs even if an earlier one found something, as long as it can, so that one run reports everything.
 
-    Args:
-        runtimes: the runtimes that run it, wherever they can.
-        timings: the seconds of each stage are added to it.
+    The seconds of each stage are added to ``timings``.
     """
     with timed("contract", timings):
         judgement = (_judge_contracts if file.complete.is_dir() else _judge_contract)(file, task, shipped)
@@ -112,8 +109,16 @@ class _Inference:
 
     def run(self, runtime: Runtime, probes: Sequence[Probe], device: str) -> RuntimeRun:
         """What a runtime computes on a device, compared with the model on each of ``probes``."""
-        path, signature, limit = self.path, self.signature, self.task.drift_limit
-        return run_file(runtime, path, signature, self.model, probes, device=device, max_drift=limit, timings=self.timings)
+        run = FileRun(
+            runtime=runtime,
+            signature=self.signature,
+            model=self.model,
+            probes=probes,
+            device=device,
+            max_drift=self.task.drift_limit,
+            timings=self.timings,
+        )
+        return run.run(self.path)
 
 
 def _judge_numbers(judgement: Judgement, inference: _Inference, runtimes: Sequence[Runtime]) -> Judgement:

@@ -15,17 +15,14 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import IO, TextIO
+from typing import IO, Any
 
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.stages import ACTIVITY
 
 LIMIT = 20_000
-"""The number of characters that are kept, from the end."""
-
 _MOST_ALIKE = 16
 """How many of the same warnings about one line are kept: several lines of a project may lead to one of a library."""
-
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 """Terminal colours, which torch writes into messages even without a terminal."""
 
@@ -68,11 +65,7 @@ _kept_output: IO[str] | None = None
 
 
 def keep_output(descriptor: int) -> None:
-    """From now on, write everything that this process prints to an open file. Its supervisor can read it if the process dies.
-
-    Args:
-        descriptor: the file, opened for appending.
-    """
+    """From now on, write all that this process prints to a file, opened for appending, which its supervisor can read."""
     global _kept_output
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -82,25 +75,14 @@ def keep_output(descriptor: int) -> None:
 
 @contextlib.contextmanager
 def captured(*, limit: int = LIMIT) -> Iterator[Captured]:
-    """Capture what Python code prints, logs and warns about, and what C++ writes to the process's own streams.
-
-    Args:
-        limit: the number of characters that are kept, from the end.
-    """
+    """Capture what Python code prints, logs and warns about, and what C++ writes to the process's own streams."""
     result = Captured()
     lines: Counter[str] = Counter()
     caller = next(
         frame for frame, _ in traceback.walk_stack(sys._getframe(1)) if frame.f_code.co_filename != contextlib.__file__
     )
 
-    def note(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
+    def note(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any) -> None:
         """Note a warning. ``warnings.catch_warnings(record=True)`` would not know what was running."""
         text = f"{category.__name__}: {message} ({filename}, line {lineno})"
         lines[text] += 1
@@ -119,11 +101,7 @@ def captured(*, limit: int = LIMIT) -> Iterator[Captured]:
         start = _size(sink)
         handler = _Records(sink, result.notices)
         root = logging.getLogger()
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stdout(sink),
-            contextlib.redirect_stderr(sink),
-        ):
+        with warnings.catch_warnings(), contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
             warnings.simplefilter("always")
             warnings.showwarning = note
             root.addHandler(handler)
@@ -207,12 +185,7 @@ def report_stages(listener: Callable[[str], None]) -> None:
 
 @contextlib.contextmanager
 def timed(stage: str, timings: dict[str, float]) -> Iterator[None]:
-    """Add the seconds that the block takes to ``timings[stage]``.
-
-    Args:
-        stage: a stage that has an activity in :mod:`onnx_ci.results.stages`.
-        timings: the seconds of each stage.
-    """
+    """Add the seconds that the block takes to ``timings[stage]``."""
     if stage not in ACTIVITY:
         raise AssertionError(f"{stage!r} is timed, so it needs an activity in onnx_ci/results/stages.py")
     if _stage_listener is not None:

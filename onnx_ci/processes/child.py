@@ -45,12 +45,7 @@ def write_message(descriptor: int, message: Message) -> None:
 
 
 def settle(folder: Path, output: int) -> None:
-    """Prepare this process: it can be killed with all that it starts, reads nothing, and its output is kept.
-
-    Args:
-        folder: for its temporary files.
-        output: the open file that gets everything that it prints.
-    """
+    """Prepare this process: it can be killed with all that it starts, reads nothing, and its output is kept."""
     if sys.platform == "linux":
         end_with_parent(signal.SIGKILL)
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # so that the processes that its children leave can be found
@@ -102,46 +97,22 @@ class Task:
     """Given the descriptor of the process's standard input, it makes the second argument of the work."""
 
 
-def start_python(
-    task: Task,
-    folder: Path,
-    start: Callable[[Callable[[], subprocess.Popen[bytes]]], subprocess.Popen[bytes]],
-    *,
-    stdin: int,
-    stdout: int,
-    output: int | IO[bytes],
-) -> subprocess.Popen[bytes]:
-    """Start a new Python with the options of this one, such as ``-O``, and its path.
-
-    Args:
-        task: what it does.
-        folder: for its files.
-        start: calls a function in the thread that starts processes.
-        stdin: where messages to it come from.
-        stdout: where its messages go.
-        output: the open file that gets what it prints.
-
-    Raises:
-        OSError: the task cannot be written, or the system refuses another process.
-    """
+def start_python(task: Task, folder: Path, *, stdin: int, stdout: int, output: int | IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a new Python with the options of this one, such as ``-O``, and its path. Its files are in ``folder``."""
     (folder / _TASK).write_bytes(pickle.dumps(task))
     options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # multiprocessing uses it, too
     path = [str(each) for each in sys.path]  # the one that Python itself sets begins with the current directory
     program = f"import sys; sys.path[:] = {path!r}; from {__name__} import main; main()"
-
-    def new() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, *options, "-c", program],
-            bufsize=0,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=output,
-            env={**os.environ, **_temporary_folder(folder)},
-            start_new_session=True,
-            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # Ctrl-C in the console is not for it
-        )
-
-    return start(new)
+    return subprocess.Popen(
+        [sys.executable, *options, "-c", program],
+        bufsize=0,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=output,
+        env={**os.environ, **_temporary_folder(folder)},
+        start_new_session=True,
+        creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # Ctrl-C in the console is not for it
+    )
 
 
 def main() -> None:

@@ -44,11 +44,7 @@ _FORKED, _ENDED = "forked", "ended"
 
 
 class ForkedInbox:
-    """The messages to a forked process while it runs.
-
-    Args:
-        descriptor: the socket to its supervisor.
-    """
+    """The messages to a forked process while it runs."""
 
     def __init__(self, descriptor: int) -> None:
         self._socket = _socket(descriptor)
@@ -98,12 +94,7 @@ def _wait(ends: Iterable[socket.socket | ForkedInbox], seconds: float | None = N
 
 
 class ForkedProcesses(Processes["_ForkedChild"]):
-    """Processes that are forked from this one.
-
-    Args:
-        scratch: a folder for their files. Each has its own folder in it, which is removed with the process.
-        caller: the inbox of this process. A message in it also ends :meth:`wait`.
-    """
+    """Processes that are forked from this one. A message in the inbox of this process, ``caller``, also ends :meth:`wait`."""
 
     def __init__(self, scratch: Path, caller: ForkedInbox | None = None) -> None:
         super().__init__()
@@ -118,20 +109,12 @@ class ForkedProcesses(Processes["_ForkedChild"]):
             return child
 
     def start_python(self, key: object, work: Work, limits: Limits) -> None:
-        """Start a new Python that does ``work``, with a :class:`ForkServer` as its second argument.
-
-        Args:
-            key: the key of its messages.
-            work: the function, which is pickled.
-            limits: what it may use.
-
-        Raises:
-            OSError: its files cannot be created, the system refuses another process, or the work cannot be pickled.
-        """
+        """Start a new Python that does ``work``, whose second argument is a :class:`ForkServer`. Raises ``OSError``."""
         with self._new_child() as (child, ends):
             task = Task(arguments=["onnx-ci"], warm_up=_pickled(None), work=_pickled(work), channel=ForkServer)
             line = ends.line
-            process = start_python(task, ends.folder, self._starter.do, stdin=line, stdout=line, output=ends.output)
+            start = functools.partial(start_python, task, ends.folder, stdin=line, stdout=line, output=ends.output)
+            process = self._starter.do(start)
             child.has_started(process.pid, process.poll)
             child.serves_forks = True
             self._supervise(key, child, limits)
@@ -139,19 +122,7 @@ class ForkedProcesses(Processes["_ForkedChild"]):
     def start_from(
         self, parent: object, key: object, work: Work, limits: Limits, *, has_inbox: bool = False, can_fork: bool = False
     ) -> None:
-        """Let a process that serves forks fork another one, which does ``work``.
-
-        Args:
-            parent: the key of the process that serves forks.
-            key: the key of the new process's messages.
-            work: the function, which is pickled.
-            limits: what the new process may use.
-            has_inbox: whether the work also gets an inbox, for :meth:`post`.
-            can_fork: whether the work also gets a :class:`ForkServer`.
-
-        Raises:
-            OSError: its files cannot be created, the work cannot be pickled, or the parent cannot fork.
-        """
+        """Let a process that serves forks fork another one, which does ``work``, which is pickled. Raises ``OSError``."""
         forks = self._alive(parent)
         with self._new_child() as (child, ends):
             (ends.folder / _WORK).write_bytes(_pickled(work))
@@ -202,7 +173,6 @@ class _ForkedChild(Child):
     _code: int | None = None
     _replies: list[Message] = field(default_factory=list)
     _codes: dict[int, int] = field(default_factory=dict)
-    """The exit codes of its forks that have ended."""
 
     def has_started(self, pid: int, find_exit_code: Callable[[], int | None], *, inherited: int | None = None) -> None:
         """Note the id of the process, how it is asked whether it has ended, and what memory it has from the beginning."""
@@ -225,8 +195,6 @@ class _ForkedChild(Child):
             self.line.shutdown(socket.SHUT_RDWR)  # forks of this process may have copies of the socket
         self.line.close()
 
-    # --- its forks
-
     def note(self, message: Message) -> None:
         if _ENDED in message:
             self._codes[message[_ENDED]] = message["code"]
@@ -236,15 +204,7 @@ class _ForkedChild(Child):
             super().note(message)
 
     def fork(self, ends: _Ends, channel: str) -> int:
-        """The id of a new fork of it.
-
-        Args:
-            ends: what the fork gets.
-            channel: a key of :data:`_CHANNELS`.
-
-        Raises:
-            OSError: it has ended, does not answer, or cannot fork.
-        """
+        """The id of a new fork of it, whose work gets a channel of :data:`_CHANNELS`. Raises ``OSError``."""
         request = json.dumps([str(ends.folder), channel]).encode()
         end = CLOCK.monotonic() + _REPLY_SECONDS
         with contextlib.suppress(ConnectionError):
@@ -299,11 +259,7 @@ def _has_ended(pid: int) -> bool:
 
 
 class ForkServer:
-    """Forks this process whenever its supervisor asks for that.
-
-    Args:
-        descriptor: the socket to the supervisor.
-    """
+    """Forks this process whenever its supervisor asks for that."""
 
     def __init__(self, descriptor: int) -> None:
         self._line = _socket(descriptor)

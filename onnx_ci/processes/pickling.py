@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import itertools
 import sys
-from collections.abc import Sequence
 from types import FunctionType, ModuleType
 from typing import IO, Any
 
 import cloudpickle
+
+from onnx_ci.owners import spec_of
 
 
 class UnsendableError(OSError):
@@ -19,11 +19,7 @@ class UnsendableError(OSError):
 
 
 def pickled(value: object) -> bytes:
-    """The work of a process as bytes.
-
-    Raises:
-        UnsendableError: it cannot be pickled.
-    """
+    """The work of a process as bytes. Raises :class:`UnsendableError`."""
     try:
         with io.BytesIO() as stream, contextlib.closing(_Pickler(stream)) as pickler:
             pickler.dump(value)
@@ -58,11 +54,4 @@ def _can_be_imported(module: ModuleType) -> bool:
     """Whether a new process can find the module."""
     if module.__name__ == "__main__" or getattr(module, "__file__", None) is None:
         return True  # cloudpickle knows what to do
-    folders: Sequence[str] | None = None
-    for name in itertools.accumulate(module.__name__.split("."), "{}.{}".format):
-        specs = (finder.find_spec(name, folders) for finder in sys.meta_path if hasattr(finder, "find_spec"))
-        spec = next(filter(None, specs), None)
-        if spec is None:
-            return False
-        folders = spec.submodule_search_locations
-    return True
+    return spec_of(module.__name__) is not None

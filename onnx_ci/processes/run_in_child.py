@@ -14,12 +14,7 @@ from onnx_ci.processes.supervisor import LAST, Death, Message, Processes, Work
 
 
 def processes_of(isolation: str, scratch: Path) -> Processes[Any]:
-    """The supervisor of processes of one kind.
-
-    Args:
-        isolation: ``fork`` or ``spawn``.
-        scratch: a folder for their files.
-    """
+    """The supervisor of processes of one kind."""
     if isolation == "fork":
         from onnx_ci.processes.forked import ForkedProcesses
 
@@ -34,16 +29,7 @@ def run_in_child(
 ) -> Iterator[Message | Death]:
     """Do ``work`` in a process of its own, and yield its messages and its death. Without isolation, it is done in this process.
 
-    The last message has the key :data:`~onnx_ci.processes.supervisor.LAST`.
-
-    Args:
-        work: the function.
-        limits: the limits of the process.
-        isolation: ``fork``, ``spawn`` or ``none``.
-        warm_up: imports what the work needs, before the limits count.
-
-    Raises:
-        EnvironmentLacksError: the process could not be started.
+    The last message has the key :data:`~onnx_ci.processes.supervisor.LAST`. ``warm_up`` imports what the work needs.
     """
     if isolation == "none":
         yield from messages_of(work)
@@ -59,11 +45,7 @@ def run_in_child(
 
 @contextlib.contextmanager
 def must_start() -> Iterator[None]:
-    """Within the block, say what to do if no process can be started.
-
-    Raises:
-        EnvironmentLacksError: none can be.
-    """
+    """Within the block, say what to do if no process can be started."""
     try:
         yield
     except OSError as error:

@@ -38,10 +38,6 @@ def lock(descriptor: int, *, waits: bool = True) -> bool:
 
     The system releases the lock when the last process that inherited it ends. Those of filelock end with the process that took
     them, even if forks of it live on, and it cannot lock a folder.
-
-    Args:
-        descriptor: the open file or folder.
-        waits: whether to wait until no other process holds its lock.
     """
     with contextlib.suppress(OSError, AttributeError):
         fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -51,16 +47,12 @@ def lock(descriptor: int, *, waits: bool = True) -> bool:
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A new folder, which is removed at the end of the block.
-
-    Raises:
-        OSError: it cannot be created.
-    """
+    """A new folder, which is removed at the end of the block. Raises ``OSError`` if it cannot be created."""
     fill_standard_descriptors()
     _remove_abandoned(tempfile.gettempdir())
     with contextlib.ExitStack() as undo:
         descriptor, name = tempfile.mkstemp(prefix=_PREFIX, suffix=_LOCK)
-        undo.callback(_remove_file, Path(name))
+        undo.callback(Path(name).unlink, missing_ok=True)
         undo.callback(os.close, descriptor)
         lock(descriptor)
         folder = Path(name).with_suffix("")
@@ -120,8 +112,3 @@ def _owner_is_dead(file: Path) -> Iterator[bool]:
         yield os.fstat(descriptor).st_uid == os.getuid() and lock(descriptor, waits=False)
     finally:
         os.close(descriptor)
-
-
-def _remove_file(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink()

@@ -14,8 +14,6 @@ from typing import NoReturn
 
 _ENDINGS = tuple(number for name in ("SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None)
 """The signals of ``timeout``, of cancelled jobs and stopped containers, and of closed terminals. Windows has no SIGHUP."""
-
-
 _received: list[int] = []
 """The signals so far that raised an interrupt in this process."""
 

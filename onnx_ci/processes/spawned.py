@@ -28,11 +28,7 @@ from onnx_ci.processes.supervisor import GRACE, Child, Message, Processes, Send,
 
 
 class SpawnedInbox:
-    """The messages to a spawned process, which ends when no more can arrive, because its supervisor has ended.
-
-    Args:
-        descriptor: the end of the pipe from which they are read.
-    """
+    """The messages to a spawned process, which ends when no more can arrive, because its supervisor has ended."""
 
     def __init__(self, descriptor: int) -> None:
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -49,11 +45,7 @@ class SpawnedInbox:
 
 
 class SpawnedProcesses(Processes["_SpawnedChild"]):
-    """Spawned processes.
-
-    Args:
-        scratch: a folder for their files. Each has its own folder in it, which is removed with the process.
-    """
+    """Spawned processes. Each has its own folder in ``scratch``, which is removed with the process."""
 
     def __init__(self, scratch: Path) -> None:
         super().__init__()
@@ -72,7 +64,8 @@ class SpawnedProcesses(Processes["_SpawnedChild"]):
             )
             pipe = subprocess.PIPE
             with (folder / "output").open("ab+") as output:
-                process = start_python(task, folder, self._starter.do, stdin=pipe, stdout=pipe, output=output)
+                start = functools.partial(start_python, task, folder, stdin=pipe, stdout=pipe, output=output)
+                process = self._starter.do(start)
             undo.enter_context(process)  # closes its pipes, and waits for its end
             undo.callback(process.kill)
             printed = undo.enter_context((folder / "output").open("rb"))

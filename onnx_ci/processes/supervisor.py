@@ -33,13 +33,13 @@ Message = Mapping[str, Any]
 Send = Callable[[Message], None]
 Work = Callable[..., None]
 """The work of a process. Its arguments are a :data:`Send`, and an inbox if the process has one."""
-
 OUTPUT_LIMIT = 64 * 2**20
-"""The number of bytes that a process may print."""
 WATCH = 0.05
 """Seconds between two checks of the time, memory and output of the processes."""
 CHILDREN_WATCH = 1.0
 """Seconds between two checks of the memory of a process's own children, which take longer."""
+_START_SECONDS = 120.0
+"""Seconds that a new Python may take to import what its work needs."""
 GRACE = 1.0
 """Seconds that a process may live on after it has closed its line."""
 RAISED = "raised"
@@ -59,7 +59,6 @@ class Death:
     message: str
     """What happened to the process: "was killed by SIGSEGV"."""
     log: str
-    """The end of what it printed."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -70,7 +69,6 @@ class Child(abc.ABC):
     folder: Path
     """The folder for its files, which is removed with it."""
     output: IO[bytes]
-    """What it has printed."""
     inherited: int | None = None
     """Bytes of memory that it used when its limits began to count; ``None`` before that."""
     limits: Limits = field(default_factory=Limits)
@@ -78,16 +76,12 @@ class Child(abc.ABC):
     """The time to its deadline when the deadline was set."""
     deadline: float = math.inf
     is_finished: bool = False
-    """Whether its last message has been read."""
     cut_at: float | None = None
     """When it closed its line."""
     _raised: str | None = None
-    """The exception that ended it."""
     _unread: bytearray = field(default_factory=bytearray)
-    """The beginning of a message."""
     _arrived: list[Message] = field(default_factory=list)
     _children_memory: int = 0
-    """Bytes of memory of the processes that it has started."""
     _children_measured_at: float = 0.0
 
     @abc.abstractmethod
@@ -146,11 +140,7 @@ class Child(abc.ABC):
             self._arrived.append(message)
 
     def death(self, code: int | None) -> Death | None:
-        """How it died, or why it has to die; ``None`` while it works.
-
-        Args:
-            code: its exit code.
-        """
+        """How it died, or why it has to die; ``None`` while it works."""
         now = CLOCK.monotonic()
         cause = "crash"
         if self._raised is not None:
@@ -206,12 +196,7 @@ class Starter:
         self._thread = _thread()
 
     def do(self, start: Callable[[], _T]) -> _T:
-        """Call ``start`` in the thread and return its result.
-
-        Raises:
-            OSError: no thread can be started.
-            Exception: whatever ``start`` raises.
-        """
+        """Call ``start`` in the thread and return its result. Raises ``OSError`` if there can be no thread."""
         try:
             started = self._thread.submit(start)
         except RuntimeError as error:
@@ -238,26 +223,9 @@ class Processes(abc.ABC, Generic[_Child]):
         self._last_look = CLOCK.monotonic()
 
     def start(
-        self,
-        key: object,
-        work: Work,
-        limits: Limits,
-        *,
-        warm_up: Callable[[], object] | None = None,
-        has_inbox: bool = False,
+        self, key: object, work: Work, limits: Limits, *, warm_up: Callable[[], object] | None = None, has_inbox: bool = False
     ) -> None:
-        """Start a process that does ``work``. It has a session of its own.
-
-        Args:
-            key: the key of its messages.
-            work: the function. Its argument is a function that sends messages.
-            limits: what it may use.
-            warm_up: imports what the work needs, before the limits count. Where processes are forked, it runs in this process.
-            has_inbox: whether the work also gets an inbox, for :meth:`post`.
-
-        Raises:
-            OSError: its files cannot be created, the system refuses another process, or the work cannot be sent to it.
-        """
+        """Start a process with a session of its own. If it is a fork, ``warm_up`` runs here before it. Raises ``OSError``."""
         fill_standard_descriptors()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -269,7 +237,7 @@ class Processes(abc.ABC, Generic[_Child]):
         if not self._running:
             self._last_look = CLOCK.monotonic()
         self._running[key], child.limits = child, limits
-        child.give((limits.for_start() if child.inherited is None else limits).seconds)
+        child.give(limits.seconds + (_START_SECONDS if child.inherited is None else 0.0))
 
     @abc.abstractmethod
     def _start(self, work: Work, warm_up: Callable[[], object] | None, has_inbox: bool) -> _Child:
@@ -280,19 +248,11 @@ class Processes(abc.ABC, Generic[_Child]):
         """Wait until something may have arrived. Returns whether :meth:`wait` has to end even if nothing has."""
 
     def post(self, key: object, message: Message) -> None:
-        """Put a message into the inbox of a process.
-
-        Raises:
-            OSError: it is dead.
-        """
+        """Put a message into the inbox of a process. Raises ``OSError`` if it is dead."""
         self._alive(key).post(message)
 
     def _alive(self, key: object) -> _Child:
-        """A process that has not ended as far as this process knows.
-
-        Raises:
-            BrokenPipeError: it has ended.
-        """
+        """A process that has not ended as far as this process knows. Raises ``BrokenPipeError`` if it has."""
         if key not in self._running:
             raise BrokenPipeError("the process has ended")
         return self._running[key]
@@ -307,11 +267,7 @@ class Processes(abc.ABC, Generic[_Child]):
         return self._running[key].printed() if key in self._running else ""
 
     def rename(self, key: object, new: object, limits: Limits) -> None:
-        """Give an idle process another key, and new limits, which count from now on.
-
-        Raises:
-            OSError: it is dead.
-        """
+        """Give an idle process another key, and new limits, which count from now on. Raises ``OSError`` if it is dead."""
         process = self._running[new] = self._alive(key)
         del self._running[key]
         process.limits = limits

@@ -191,7 +191,7 @@ class Run:
         scopes, problems = self.recipes.add([path], named=[path] if is_named else [])
         self._collected.add(path)
         matrix = self.recipes.plan(scope.name for scope in scopes)
-        self.session.add_exclusions(matrix.exclusions)
+        self.session.add_entries(matrix.exclusions)
         self._specs |= {spec.cell.id: spec for spec in matrix.cells}
         return [(scope, [spec for spec in matrix.cells if spec.cell.recipe == scope.name]) for scope in scopes], problems
 
@@ -272,7 +272,7 @@ class Run:
         match event_of(message):
             case CellsCollected() as collected:
                 self._why_no_cell = collected.why_no_cell
-                self.session.add_exclusions(collected.exclusions)
+                self.session.add_entries(collected.exclusions)
                 self.session.leave_to_other_jobs(collected.in_other_jobs)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -342,7 +342,7 @@ class Run:
                 if not report.failed:
                     delattr(report, _EVENT)
             case ProblemMet() as met:
-                self.session.add_problems([met.problem])
+                self.session.add_entries([met.problem])
             case None if report.failed and (cell := Cell.from_id(report.nodeid)):
                 died = report.when not in ("setup", "call", "teardown")  # how pytest-xdist reports a worker that died
                 message = "the process died before the cell was judged" if died else "the cell ended without a result"

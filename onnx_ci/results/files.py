@@ -58,17 +58,10 @@ _WRITTEN_BY_US = re.compile(
     rb'|\s*<!doctype html>[^\0]*<meta name="generator" content="onnx-ci">'
     rb"|(?:#[^\n]*\n)*schema = \d+\s+recipe = )"  # a baseline
 )
-"""How the documents begin that onnx-ci writes."""
 
 
 def check_replaceable(path: Path) -> None:
-    """Check that writing to ``path`` destroys no file of others: it does not exist, is empty, or onnx-ci wrote it.
-
-    A device or a pipe is written to, not replaced.
-
-    Raises:
-        ConfigurationError: the file there is not one of onnx-ci's.
-    """
+    """Raise ``ConfigurationError`` if ``path`` is a file that onnx-ci did not write. A device or a pipe is not replaced."""
     try:
         if not path.is_file():
             return
@@ -81,16 +74,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def write_text(text: str | Iterable[str], path: Path, what: str = "the report") -> None:
-    """Write a text :func:`whole <onnx_ci.whole_files.write_whole>`, and create the folders above it.
-
-    Args:
-        text: the text, or its pieces, which are not kept in memory.
-        path: the file.
-        what: what the file is, for the message.
-
-    Raises:
-        ConfigurationError: ``path`` cannot be written, or is a file that onnx-ci did not write.
-    """
+    """Write a text, or its pieces, whole, and create the folders above it. Raises as :func:`check_replaceable`."""
     check_replaceable(path)
     pieces = [text] if isinstance(text, str) else text
     try:
@@ -107,16 +91,7 @@ def write_text(text: str | Iterable[str], path: Path, what: str = "the report") 
 
 
 def read_reports(paths: Iterable[Path], *, with_journals: bool = True) -> list[tuple[str, RunReport]]:
-    """Every report in ``paths``, with the name of its file, in order.
-
-    Args:
-        paths: report files, or folders: all ``*.json`` below them, sorted, except hidden ones.
-        with_journals: whether to read journals. A run leaves one if it is ended before it writes its report.
-
-    Raises:
-        ConfigurationError: a file does not exist, a folder contains none, or a file is not a report that this version of
-            onnx-ci can read. The message names the file and the remedy.
-    """
+    """Every report in files, and in folders as ``*.json``, with the name of its file. Raises ``ConfigurationError``."""
     return [(str(file), read_json(file, with_journal=with_journals)) for path in paths for file in _files(path)]
 
 
@@ -135,15 +110,7 @@ _REMEDY = "write one with onnx-ci run --report=PATH"
 
 
 def read_json(path: Path, *, with_journal: bool = True) -> RunReport:
-    """The report in the file ``path``, or in the journal beside it unless the report is newer.
-
-    Args:
-        path: the file.
-        with_journal: whether to read journals.
-
-    Raises:
-        ConfigurationError: as for :func:`read_reports`.
-    """
+    """The report in a file, or in its journal unless the report is newer. Raises the errors of :func:`read_reports`."""
     journal = path if path.name.endswith(SUFFIX) else journal_of(path)
     is_journal = with_journal and journal.is_file()
     if is_journal and path.is_file():

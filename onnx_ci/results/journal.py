@@ -28,22 +28,10 @@ def journal_of(report: Path) -> Path:
 
 
 class Journal:
-    """Writes a journal. If it cannot be written, as on a full disk, the run goes on without it.
-
-    Args:
-        report: the path of the report. A device or a pipe has no journal.
-        revision: as in the report.
-        environment: as in the report.
-        settings: as in the report.
-    """
+    """Writes a journal, unless the report is a device or a pipe. If that fails, as on a full disk, the run goes on."""
 
     def __init__(
-        self,
-        report: Path,
-        *,
-        revision: Revision | None,
-        environment: Mapping[str, str],
-        settings: Mapping[str, SettingValue],
+        self, report: Path, *, revision: Revision | None, environment: Mapping[str, str], settings: Mapping[str, SettingValue]
     ) -> None:
         self.path = journal_of(report)
         self._file: IO[bytes] | None = None
@@ -52,10 +40,7 @@ class Journal:
         with contextlib.suppress(OSError):
             self._file = self.path.open("wb", buffering=0)
         self._write(
-            schema_version=SCHEMA_VERSION,
-            revision=to_json(revision),
-            environment=dict(environment),
-            settings=to_json(settings),
+            schema_version=SCHEMA_VERSION, revision=to_json(revision), environment=dict(environment), settings=to_json(settings)
         )
         if self._file is None:
             with contextlib.suppress(OSError):  # without its first line it cannot be read
@@ -90,15 +75,7 @@ class Journal:
 
 
 def read_journal(data: bytes, path: Path) -> RunReport:
-    """The report of a run that was ended, as far as its journal goes. It has a problem that says so.
-
-    Args:
-        data: the content of the file.
-        path: the path of the file, for the problem.
-
-    Raises:
-        ValueError: it is not a journal; the message says what is wrong, and where.
-    """
+    """The report of a run that was ended, with a problem that says so. Raises ``ValueError``."""
     lines = data.split(b"\n")[:-1]
     if not lines:
         raise ValueError("it is empty")

@@ -28,11 +28,7 @@ class NotJsonError(ValueError):
 
 
 def read_document(content: bytes) -> Any:
-    """The data in a JSON document from outside.
-
-    Raises:
-        NotJsonError: it is not JSON, or contains what cannot be printed or computed with.
-    """
+    """The data in a JSON document. Raises :class:`NotJsonError`, also for what cannot be printed or computed with."""
     try:
         data = json.loads(content.decode(), parse_constant=_refuse_constant)
         if _SURROGATE.search(content):
@@ -59,8 +55,8 @@ def to_json(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    if names := _names(kind):
-        return {name: to_json(getattr(value, name)) for name in names}
+    if fields := _fields(kind):
+        return {name: to_json(getattr(value, name)) for name in fields}
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -73,34 +69,16 @@ def to_json(value: Any) -> Any:
 _UNCHANGED = frozenset({str, int, bool, type(None)})
 
 
-@functools.cache
-def _names(kind: Any) -> tuple[str, ...]:
-    """The names of a record's fields; empty for other types."""
-    return tuple(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else ()
-
-
 _TOO_LARGE = 1 << 63
 """Reports divide integers into floating-point numbers, which have a limit."""
 _DEEPEST = 20
-"""The deepest nesting of free-form data."""
 _LONGEST_SHARED = 64
 """The length up to which equal texts are one object: names occur in every cell of a report and in every message."""
 _Reader = Callable[[Any], Any]
 
 
 def from_json(kind: Any, data: Any, place: str = "") -> Any:
-    """``data``, as :mod:`json` reads it, as a value of the type ``kind``: the inverse of :func:`to_json`.
-
-    An object for a record must have all of its fields; unknown keys are ignored.
-
-    Args:
-        kind: a record, an enumeration, a plain type, or tuples, mappings and unions of them, as in annotations.
-        data: the data.
-        place: its place in the document, for messages.
-
-    Raises:
-        ValueError: ``data`` is not such a value; the message says what is wrong, and where.
-    """
+    """``data`` as a value of the type ``kind``, the inverse of :func:`to_json`. Raises ``ValueError`` with the place."""
     try:
         return _reader(kind)(data)
     except _MisfitError as misfit:

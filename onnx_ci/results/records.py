@@ -103,16 +103,8 @@ class Cell:
         match = _CELL_ID.fullmatch(id)
         if match is None:
             return None
-        opset = int(match["opset"])
-        return cls(
-            source=match["source"],
-            recipe=match["recipe"],
-            exporter=match["exporter"] or default_exporter(opset),
-            opset=opset,
-            device=match["device"],
-            graph_pass=match["graph_pass"],
-            environment=match["environment"],
-        )
+        fields: dict[str, Any] = {**match.groupdict(), "opset": int(match["opset"])}
+        return cls(**{**fields, "exporter": fields["exporter"] or default_exporter(fields["opset"])})
 
 
 def format_versions(environment: str) -> str:
@@ -559,11 +551,7 @@ class CellEvidence:
 
     @classmethod
     def from_json(cls, data: Any, place: str = "") -> Self:
-        """The value that :meth:`as_json` returned.
-
-        Raises:
-            ValueError: ``data`` is not such a value; the message says what is wrong, and where.
-        """
+        """The value that :meth:`as_json` returned. Raises ``ValueError``, which says what is wrong, and where."""
         cell = from_json(Cell, data, place)
         id = field_of(data, "id", place)
         if id != cell.id or Cell.from_id(id) != cell:

@@ -51,7 +51,6 @@ class Rule:
 _TABLE = tomllib.loads(Path(__file__).with_name("rules.toml").read_text(encoding="utf-8"))
 RULES = {id: Rule(id=id, **{**fields, "severity": Severity(fields.get("severity", "error"))}) for id, fields in _TABLE.items()}
 """Every rule by its id, in the order of the table."""
-
 BASELINE_CHANGES: Mapping[str, Severity] = {
     **dict.fromkeys(
         ("missing", "signature", "format", "operators", "size", "output-drift", "values", "weights", "inputs"), Severity.ERROR
@@ -59,7 +58,6 @@ BASELINE_CHANGES: Mapping[str, Severity] = {
     **dict.fromkeys(("observability", "versions"), Severity.NOTE),
 }
 """The kinds of change since a baseline, each with its severity. The project can give another one to ``baseline-KIND``."""
-
 DEATHS = frozenset({"crash", "timeout", "out-of-memory"})
 """The rules of cells whose process died, which depend on the state of the machine as much as on the export."""
 

@@ -16,7 +16,6 @@ from onnx_ci.results.verdict import RunVerdict, broken_rules, exit_code, missing
 
 SCHEMA_VERSION = 1
 """The version of the JSON report's layout; incremented when readers of the old layout would misread it."""
-
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 """A full hash of git: SHA-1 or SHA-256."""
 
@@ -102,11 +101,7 @@ class RunReport:
         }
 
     def as_json(self, *, with_cells: bool = True) -> dict[str, Any]:
-        """The report as data that :mod:`json` can write.
-
-        Args:
-            with_cells: whether to fill the list of cells, which takes almost all of the memory.
-        """
+        """The report as data that :mod:`json` can write. Its cells take almost all of the memory."""
         return {
             "schema_version": SCHEMA_VERSION,
             "revision": to_json(self.revision),
@@ -123,15 +118,7 @@ class RunReport:
 
     @classmethod
     def from_json(cls, data: Any, *, has_summary: bool = True) -> Self:
-        """The report that :meth:`as_json` returned. Fields that a later version of onnx-ci added are ignored.
-
-        Args:
-            data: the report.
-            has_summary: whether its summary has the verdict and the counts, which must match its cells.
-
-        Raises:
-            ValueError: ``data`` is not a report; the message says what is wrong, and where.
-        """
+        """The report that :meth:`as_json` returned, also of a later version. Raises ``ValueError``, which says why."""
         version = field_of(data, "schema_version")
         if version != SCHEMA_VERSION:
             raise ValueError(f"it has schema_version {shortened(version)}, but this onnx-ci reads {SCHEMA_VERSION}")

@@ -37,12 +37,8 @@ _TABLE = (
     Stage("engine", "engine"),
 )
 """In the order in which a cell goes through them."""
-
 PHASES = tuple(dict.fromkeys(stage.phase for stage in _TABLE))
-"""The phases, in the same order."""
-
 ACTIVITY = {stage.name: stage.activity for stage in _TABLE if stage.activity}
 """What a process is doing, by the name of the stage that it times."""
-
 SHARED_STAGES = frozenset(stage.name for stage in _TABLE if stage.phase == "prepare")
 """The stages that run once for all cells of a recipe on a device. Their times are those of the first cell."""

@@ -45,16 +45,7 @@ def decide(
     strict: bool = False,
     severities: Severities = _NONE,
 ) -> CellResult:
-    """The verdict on one cell.
-
-    Args:
-        evidence: all that the stages found out, and the findings of the baseline.
-        allow: rules whose findings become notes.
-        expect: the recipe's expectations. They are strict: the cell must break exactly their rules.
-        unchecked: rules that this run does not check. Expectations of them are ignored.
-        strict: whether warnings and notes are errors, unless the project or the recipe declares their severity.
-        severities: the severities that the project gives to rules.
-    """
+    """The verdict on one cell, which must break exactly the rules of ``expect``, except those that are ``unchecked``."""
     expected = {expectation.rule for expectation in expect} - set(unchecked)
     findings = _settled(evidence.findings, allow=allow, expected=expected, strict=strict, severities=severities)
     broken = broken_rules(findings)
@@ -83,9 +74,7 @@ def decide(
     return CellResult(**{**fields, "status": status, "findings": tuple(findings), "reason": reason})
 
 
-def unexpected_rules(
-    findings: Iterable[Finding], *, allow: Collection[str] = (), expect: Iterable[Expectation] = ()
-) -> set[str]:
+def unexpected_rules(findings: Iterable[Finding], *, allow: Collection[str], expect: Iterable[Expectation]) -> set[str]:
     """The rules that findings break although the recipe does not expect it. The arguments are those of :func:`decide`."""
     expected = {expectation.rule for expectation in expect}
     return broken_rules(_settled(findings, allow=allow, expected=expected)) - expected
@@ -99,39 +88,34 @@ def _settled(
     strict: bool = False,
     severities: Severities = _NONE,
 ) -> list[Finding]:
-    """The findings that are not ignored, with their severities for the verdict, each fault once."""
-    settled = []
-    for finding in findings:
-        severity = _severity(finding, allow=allow, expected=expected, strict=strict, severities=severities)
-        if severity is not None:
-            settled.append(dataclasses.replace(finding, severity=severity))
-    return deduplicated(settled)
-
-
-def _severity(
-    finding: Finding, *, allow: Collection[str], expected: Collection[str], strict: bool, severities: Severities
-) -> Severity | None:
-    """The severity of a finding for the verdict; ``None`` if it is ignored.
+    """The findings that are not ignored, with their severities for the verdict, each fault once.
 
     The recipe takes precedence over the project, and the project over ``strict``. A project can only raise the severity of a
     rule that is expected or cannot be allowed. A kind of change since the baseline has the severity that the project declares
     for it, and ``strict`` raises none.
     """
-    is_expected = finding.rule in expected
-    can_be_allowed = finding.rule in RULES and RULES[finding.rule].can_be_allowed
-    declared = severities.get(finding.rule)
-    can_be_lowered = can_be_allowed and not is_expected
-    kind = f"baseline-{finding.baseline_change}"  # the check of the baseline has applied its severity
-    is_declared = finding.rule in severities and kind not in severities and (declared is Severity.ERROR or can_be_lowered)
-    if is_declared and declared is None:
-        return None
-    if can_be_allowed and finding.rule in allow:
-        return Severity.NOTE
-    if is_declared:
-        return declared
-    if strict and finding.baseline_change is None:
-        return Severity.ERROR
-    return Severity.ERROR if is_expected and finding.severity is Severity.WARNING else finding.severity
+
+    def severity_of(finding: Finding) -> Severity | None:
+        is_expected = finding.rule in expected
+        can_be_allowed = finding.rule in RULES and RULES[finding.rule].can_be_allowed
+        declared = severities.get(finding.rule)
+        can_be_lowered = can_be_allowed and not is_expected
+        kind = f"baseline-{finding.baseline_change}"  # the check of the baseline has applied its severity
+        is_declared = finding.rule in severities and kind not in severities and (declared is Severity.ERROR or can_be_lowered)
+        if is_declared and declared is None:
+            return None
+        if can_be_allowed and finding.rule in allow:
+            return Severity.NOTE
+        if is_declared:
+            return declared
+        if strict and finding.baseline_change is None:
+            return Severity.ERROR
+        return Severity.ERROR if is_expected and finding.severity is Severity.WARNING else finding.severity
+
+    settled = ((finding, severity_of(finding)) for finding in findings)
+    return deduplicated(
+        dataclasses.replace(finding, severity=severity) for finding, severity in settled if severity is not None
+    )
 
 
 def with_severities(findings: Iterable[Finding], severities: Severities) -> list[Finding]:
@@ -191,13 +175,7 @@ class RunVerdict(enum.StrEnum):
 
 
 def run_verdict(results: Collection[CellResult], *, problems: int = 0, not_run: int = 0) -> RunVerdict:
-    """The verdict on a run.
-
-    Args:
-        results: the results so far.
-        problems: the number of recipe files or names that cannot be used.
-        not_run: the number of cells without a result, because the run was stopped.
-    """
+    """The verdict on a run, given the number of problems, and of cells without a result because it was stopped."""
     if problems or not_run or any(result.status.is_bad for result in results):
         return RunVerdict.FAILED
     judged = any(result.status is not Status.SKIPPED for result in results)
@@ -228,10 +206,5 @@ def exit_code(results: Collection[CellResult], *, problems: int = 0, not_run: in
 
 
 def exit_code_of_plan(cells: Collection[object], *, problems: Collection[object] = ()) -> ExitCode:
-    """The exit code of a command that only says what would run.
-
-    Args:
-        cells: what would run.
-        problems: what keeps recipes from becoming cells.
-    """
+    """The exit code of a command that only says what would run."""
     return ExitCode.USAGE if problems else ExitCode.PASSED if cells else ExitCode.NOTHING_RAN

@@ -11,13 +11,21 @@ import pytest
 
 import onnx_ci
 
-ASK = "import sys; from onnx_ci.owners import is_installed; print(is_installed(sys.argv[1]))"
+FILES = {
+    "helpers/__init__.py": True,
+    "helpers/inner/more.py": True,
+    "alone.py": True,
+    "own.py": False,
+    "helpers_of_mine/__init__.py": False,
+}
+"""Modules, and whether they were installed."""
+ASK = "import sys; from onnx_ci.owners import is_installed; print(*map(is_installed, sys.argv[1:]))"
 
 
 @pytest.fixture
 def folder(tmp_path):
     """A folder on the path into which a distribution was installed, beside a module of the project."""
-    for file in ("helpers/__init__.py", "helpers/inner/more.py", "alone.py", "own.py", "helpers_of_mine/__init__.py"):
+    for file in FILES:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text("")
     (tmp_path / "helpers-1.0.dist-info").mkdir()
@@ -26,16 +34,11 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("file", "installed"),
-    [("helpers/__init__.py", True), ("helpers/inner/more.py", True), ("alone.py", True), ("own.py", False),
-     ("helpers_of_mine/__init__.py", False)],
-)  # fmt: skip
 @pytest.mark.parametrize("is_current", [False, True], ids=["on the path", "the current folder"])
-def test_what_was_installed_into_a_folder_on_the_path_is_a_library(folder, file, installed, is_current):
+def test_what_was_installed_into_a_folder_on_the_path_is_a_library(folder, is_current):
     path = os.pathsep.join([str(Path(onnx_ci.__file__).parents[1]), *([] if is_current else [str(folder)])])
     done = subprocess.run(
-        [sys.executable, "-c", ASK, str(folder / file)], cwd=folder if is_current else None,
+        [sys.executable, "-c", ASK, *(str(folder / file) for file in FILES)], cwd=folder if is_current else None,
         env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert done.stdout.strip() == str(installed)
+    assert done.stdout.split() == [str(installed) for installed in FILES.values()]

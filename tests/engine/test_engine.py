@@ -12,7 +12,7 @@ import pytest
 import torch
 from onnx import helper, numpy_helper
 from packaging.version import Version
-from toolbox.cells import Counts, recipe_of, rules, run_one
+from toolbox.cells import BATCH, Counts, recipe_of, rules, run_one
 
 import onnx_ci
 from onnx_ci import Status
@@ -20,8 +20,6 @@ from onnx_ci.pipeline.export.exporter import move, remove_kept
 from onnx_ci.report.causes import causes_of
 from onnx_ci.report.findings import describe_finding
 from onnx_ci.results.verdict import decide
-
-BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
 
 
 class Net(torch.nn.Module):
@@ -109,9 +107,7 @@ def test_limits_may_differ_by_output_and_by_type():
         ({"max_drift": {"a": 7, "aa": 7}, "output_names": ["a", "b"]}, "max_drift names 'aa'"),
         ({"rtol": {"x": 1e-3}, "output_names": ["a", "b"]}, "rtol names 'x'"),
         ({"rtol": 1e-3, "atol": {"c": 1e-3, "b": 1.0}, "output_names": ["a", "b"]}, "atol names 'c'"),
-        ({"max_drift": {"half": 7}, "output_names": ["a", "b"]}, "max_drift names 'half'"),
         ({"max_drift": {"a": 7}}, "max_drift names 'a'"),
-        ({"max_drift": {"a": 7, "b": 8, "bfloat16": 9}, "output_names": ["a", "b"]}, None),
         ({"rtol": {"b": 1e-2}, "output_names": ["a", "b"]}, None),
         ({"max_drift": {"float32": 7}}, None),
     ],
@@ -150,7 +146,7 @@ def test_dynamo_takes_the_dynamic_axes_of_nested_arguments():
     assert {"example", "n=7"} < {output.probe for output in result.outputs}
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1e-9, 1.0, 1e12])
+@pytest.mark.parametrize("scale", [1e-30, 1e12])
 def test_outputs_of_any_size_are_judged_alike(scale):
     def recipe(factor):
         return recipe_of(lambda x: torch.tanh(x) * factor, torch.randn(64), input_names=["x"], output_names=["y"])
@@ -168,7 +164,7 @@ def test_a_zero_output_must_stay_zero():
     assert rules(onnx_ci.verify(tiny, recipe_of(lambda x: x * 0.0, torch.randn(4)), opset=13)) == ["vacuous", "numeric-drift"]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64, torch.int32, torch.bool])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64, torch.bool])
 def test_every_data_type_is_compared(dtype):
     x = (torch.randn(4, 8, generator=torch.Generator().manual_seed(0)) * 3).to(dtype)
     recipe = recipe_of(lambda x: x[:, 1:] if x.dtype == torch.bool else x[:, 1:] + 1, x, input_names=["x"], output_names=["y"])
@@ -390,12 +386,11 @@ def test_the_file_of_another_function_is_told_by_what_differs(file, model, x, ru
 # --- the numbers
 
 
-@pytest.mark.parametrize("relative", [1e-1, 1e-3, 1e-4])
-def test_a_perturbed_weight_is_drift(exported, relative):
+def test_a_perturbed_weight_is_drift(exported):
     def perturb(model):
         tensor = next(each for each in model.graph.initializer if each.name == "second.weight")
         values = numpy_helper.to_array(tensor).copy()
-        values[2, 5] *= 1 + relative
+        values[2, 5] *= 1 + 1e-4
         tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
 
     result = broken(exported, perturb)
@@ -405,13 +400,6 @@ def test_a_perturbed_weight_is_drift(exported, relative):
     assert found.drift == result.outputs[0].drift > 16
     assert "the limit is 16" in found.message
     assert result.status is Status.FAILED
-
-
-def test_a_swapped_operator_is_drift(exported):
-    def swap(model):
-        next(node for node in model.graph.node if node.op_type == "Relu").op_type = "Sigmoid"
-
-    assert rules(broken(exported, swap))[0] == "numeric-drift"
 
 
 def test_a_frozen_value_is_right_on_the_example_and_wrong_elsewhere():
@@ -558,12 +546,9 @@ def test_modules_that_an_activation_hides_show_on_another_example():
     ("returned", "broken"),
     [
         (lambda x: torch.clamp(x, 2, 2), ["vacuous"]),
-        (lambda x: torch.clamp(x, 2, 2).to(torch.int64), ["vacuous"]),
-        (lambda x: x[:, :1].argmax(1), ["vacuous"]),
         (lambda x: x * x >= 0, ["vacuous"]),
         (lambda x: (x, torch.clamp(x, 2, 2).to(torch.int64)), []),
         (lambda x: (x + 100 > 0).to(torch.int64), []),  # whatever the example is, it depends on the layer
-        (lambda x: (x > 0, x * x >= 0), []),
         (lambda x: x.argmax(1), []),
     ],
 )
@@ -609,7 +594,7 @@ def test_a_recipes_own_limit_wins_over_the_settings():
     assert run_one(net, max_drift="0.001").status is Status.FAILED
 
 
-@pytest.mark.parametrize("limit", [1e12, {"y": 1e12}, {"float32": 1e12}])
+@pytest.mark.parametrize("limit", [1e12, {"float32": 1e12}])
 def test_a_limit_that_lets_everything_pass_proves_nothing_wherever_it_is_given(limit):
     declared = onnx_ci.recipe(name="net", max_drift=limit, **BATCH)(net.function)
     assert rules(run_one(declared)) == ["vacuous"]
@@ -639,9 +624,8 @@ def test_an_8_bit_float_is_judged_like_any_output(dtype, runtimes):
     assert {(output.dtype, output.drift) for output in result.outputs} == {(str(dtype).removeprefix("torch."), 0.0)}
     assert result.observability == 1.0
     assert result.facts.outputs[0].dtype == str(dtype).removeprefix("torch.").replace("_", "")
-    for factor in (2.0, 1.01, -1.0):
-        wrong = onnx_ci.verify(onnx_ci.export(float8(dtype, factor), opset=21), float8(dtype), runtimes=runtimes)
-        assert (wrong.status, rules(wrong)[0]) == (Status.FAILED, "numeric-drift")
+    wrong = onnx_ci.verify(onnx_ci.export(float8(dtype, 1.01), opset=21), float8(dtype), runtimes=runtimes)
+    assert (wrong.status, rules(wrong)[0]) == (Status.FAILED, "numeric-drift")
     other = next(each for each in FLOAT8 if each != dtype)
     assert "dtype-mismatch" in rules(onnx_ci.verify(onnx_ci.export(float8(other), opset=21), float8(dtype), runtimes=runtimes))
 

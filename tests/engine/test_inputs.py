@@ -162,8 +162,8 @@ def test_a_keyword_that_names_no_files_is_refused():
 
 
 def test_a_verdict_is_kept_only_as_long_as_the_files_stay_the_same(project, recipes):
-    def is_cached(*words):
-        project.command("onnx_ci", "run", "nets", "--select=rare*", "--opsets=13", "--cache=v", "--report=r.json", *words)
+    def is_cached():
+        project.command("onnx_ci", "run", "nets", "--select=rare*", "--opsets=13", "--cache=v", "--report=r.json")
         (cell,) = json.loads((project.root / "r.json").read_text())["cells"]
         assert cell["status"] == "passed"
         return cell["cached"]
@@ -173,11 +173,9 @@ def test_a_verdict_is_kept_only_as_long_as_the_files_stay_the_same(project, reci
     recipes('inputs="*.npz"')
     assert [is_cached() for _ in range(2)] == [False, True]
     save_arrays(file, scale=5.0)
-    assert [is_cached() for _ in range(2)] == [False, True]
+    assert not is_cached()
     save_arrays(file.with_name("b.npz"))
-    assert [is_cached() for _ in range(2)] == [False, True]
-    save_arrays(project.root / "set.npz")
-    assert not is_cached("--inputs=set.npz")
+    assert not is_cached()
 
 
 # --- two files

@@ -100,12 +100,6 @@ def test_a_recipe_can_name_them(project, tiny_onnx):
     """)
     done = project.command("onnx_ci", "run", "--opsets=17")
     assert done.returncode == 0, done.stdout + done.stderr
-    (project.root / "onnx_recipes.py").write_text(
-        (project.root / "onnx_recipes.py").read_text().replace('"signed"', '"singed"')
-    )
-    done = project.command("onnx_ci", "run", "--opsets=17")
-    assert done.returncode == 2
-    assert "exporter names 'singed', which is not a known exporter; did you mean 'signed'" in done.stdout + done.stderr
 
 
 def test_an_unknown_exporter_is_told_with_the_nearest_name(tmp_path):
@@ -141,10 +135,9 @@ def test_a_cell_runs_again_if_the_package_changes(project, tiny_onnx, monkeypatc
 def test_a_package_that_does_not_load_is_told_once(project, tiny_onnx):
     install(tiny_onnx, "tiny-onnx", TINY_ONNX, {"tiny_onnx.py": "raise OSError('no libtiny.so')"})
     project.recipes(NET.replace("THEN", "[]"))
-    for words in (["onnx_ci", "run", "--exporters=signed"], ["onnx_ci", "run", "--runtimes=graph"]):
-        done = project.command(*words, "--opsets=9-17")
-        assert done.returncode == 4, done.stdout + done.stderr
-        assert (done.stdout + done.stderr).count("of tiny-onnx 1.0 cannot be loaded: OSError: no libtiny.so") == 1
+    done = project.command("onnx_ci", "run", "--exporters=signed", "--opsets=9-17")
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert (done.stdout + done.stderr).count("of tiny-onnx 1.0 cannot be loaded: OSError: no libtiny.so") == 1
     project.recipes(NET.replace("THEN", "'tidy'"))
     done = project.command("onnx_ci", "run", "--opsets=9-17")
     assert done.returncode == 2, done.stdout + done.stderr
@@ -155,11 +148,8 @@ def test_a_package_that_does_not_load_is_told_once(project, tiny_onnx):
     ("returns", "words"),
     [
         ("[output for output in outputs]", "run() must return a list of torch tensors"),
-        ("None", "run() must return a list of torch tensors"),
-        ("[]", "run() returned 0 tensors, and the file has 1 outputs"),
         ("[torch.as_tensor(outputs[0])] * 2", "run() returned 2 tensors, and the file has 1 outputs"),
         ("[torch.as_tensor(output).double() for output in outputs]", "output 'y' as double, and the file declares float"),
-        ("[torch.as_tensor(output).half() for output in outputs]", "output 'y' as float16, and the file declares float"),
     ],
 )
 def test_a_runtime_that_returns_something_else_is_a_mistake_of_it(tiny_onnx, returns, words):

@@ -47,9 +47,7 @@ def test_a_file_is_imported_once_in_a_process_of_its_own(kind, project):
     assert all(line.endswith(f"['onnx-ci'] {project.root}") for line in lines)
 
 
-@pytest.mark.parametrize(
-    "words", [("run", "--opsets=13"), ("list",), pytest.param(("matrix",), marks=pytest.mark.slow)], ids=" ".join
-)
+@pytest.mark.parametrize("words", [("run", "--opsets=13"), pytest.param(("matrix",), marks=pytest.mark.slow)], ids=" ".join)
 def test_the_process_that_decides_imports_neither_torch_nor_a_recipe_file(words, project):
     project.recipes(RIGHT)
     project.write(

@@ -8,7 +8,7 @@ import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper
-from toolbox.cells import rules, run_one
+from toolbox.cells import errors, rules, run_one
 from torch import nn
 from torch.export import Dim
 
@@ -103,7 +103,7 @@ def test_a_decoding_step_passes_with_a_mask_that_follows_its_cache(exporter, ops
 def test_a_decoding_step_with_a_frozen_length_fails(exporter, opset, keywords):
     result = run_one(step_recipe(FrozenLength, **keywords), exporters=exporter, opsets=opset)
     assert result.status is Status.FAILED
-    (found,) = (each for each in result.findings if each.severity is onnx_ci.Severity.ERROR)
+    (found,) = errors(result)
     if exporter == "torchscript":
         assert (found.rule, found.output) == ("baked-value", "y")
         assert "past=" in found.message
@@ -178,7 +178,7 @@ def test_a_unet_passes_at_the_multiples_that_it_takes(exporter, opset, keywords)
 def test_a_unet_with_a_frozen_height_fails(exporter, opset, keywords):
     result = run_one(unet_recipe(FrozenHeight, **keywords), exporters=exporter, opsets=opset)
     assert result.status is Status.FAILED
-    (found,) = (each for each in result.findings if each.severity is onnx_ci.Severity.ERROR)
+    (found,) = errors(result)
     if found.rule == "export-error":  # torch.export rejects a name for an axis that it finds to be static
         assert re.match(r"torch.export fixes the axis '(height|8\*_h)' of 'x' to 16: ", found.remedy)
     else:

@@ -12,6 +12,10 @@ from onnx_ci.engine.events import CellFinished
 from onnx_ci.matrix.plan import CellTask, task_of
 from onnx_ci.results.records import Cell
 
+BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
+ROWS = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows"}, "y": {0: "rows"}}}
+"""What a recipe declares of a function of ``x``."""
+
 
 class Function(torch.nn.Module):
     def __init__(self, function):
@@ -66,9 +70,14 @@ def evidence_of(engine, specs):
         yield finished.pop(spec.cell.id)
 
 
+def errors(result):
+    """The findings that fail the cell."""
+    return [each for each in result.findings if each.severity is onnx_ci.Severity.ERROR]
+
+
 def rules(result):
     """The rules that the cell broke; notes aside."""
-    return [each.rule for each in result.findings if each.severity is onnx_ci.Severity.ERROR]
+    return [each.rule for each in errors(result)]
 
 
 def task(recipe, *, cell: Cell | None = None, **options) -> CellTask:

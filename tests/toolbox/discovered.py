@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onnx_ci.collection.discovery import Catalogue, Found, all_recipe_files
-from onnx_ci.collection.pythonpath import add_pythonpath
+from onnx_ci.collection.importing import add_pythonpath
 from onnx_ci.results.records import Problem
 
 

@@ -27,7 +27,7 @@ from onnx_ci.cache.folder import VERDICT
 from onnx_ci.cache.verdicts import VerdictCache
 from onnx_ci.cache.watch import ReadSet
 from onnx_ci.cli.main import main
-from onnx_ci.collection.pythonpath import add_pythonpath
+from onnx_ci.collection.importing import add_pythonpath
 from onnx_ci.config.settings import load_settings
 from onnx_ci.engine.one_process import Engine
 from onnx_ci.errors import OnnxCiError

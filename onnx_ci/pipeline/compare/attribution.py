@@ -17,11 +17,7 @@ def attribute_faults(runs: Sequence[RuntimeRun], references: Sequence[RuntimeRun
     """The findings about a file from the runs of several runtimes.
 
     A fault that occurs in every runtime is the file's, and is reported once. A fault that does not occur in another runtime
-    is the runtime's.
-
-    Args:
-        runs: the runs of the requested runtimes. At least one is deployed.
-        references: runs of other runtimes, used only for the attribution.
+    is the runtime's. ``references`` are runs of other runtimes, used only for the attribution.
     """
     findings: list[Finding] = []
     shared: set[tuple[str, str | None, str | None]] = set()
@@ -44,12 +40,7 @@ def without_overflow(run: RuntimeRun, exact: RuntimeRun) -> tuple[RuntimeRun, li
 
     Which sums overflow depends on the processor. The verdict on a file must not, so an overflow is only a warning.
 
-    Args:
-        run: the run as the file is deployed, with faults.
-        exact: the same with ``exact_int8``.
-
-    Returns:
-        One of the two runs, and the warning, if there is one.
+    Returns one of the two runs, of which ``exact`` is that with exact sums, and the warning, if there is one.
     """
     wrong = [each for each in run.faults if _is_right_there(exact, each)]
     if not wrong:

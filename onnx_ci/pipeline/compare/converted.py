@@ -26,10 +26,7 @@ def at_precision_of_file(model: RecipeModel, probes: Probes, path: Path, scratch
 
     The noise of float16 is measured by perturbing the model. A quantized file alone knows the steps of its activations, so
     these are jittered by a step in the file. It alone knows for which inputs it was calibrated, too: if it clips an activation
-    on an input that onnx-ci made, a difference is a note.
-
-    Args:
-        scratch: a folder for changed copies of the file, which is needed while the result is used.
+    on an input that onnx-ci made, a difference is a note. Changed copies are in ``scratch`` while the result is used.
 
     Returns:
         The probes, and what is wrong with the scales of a quantized file for the inputs in files.

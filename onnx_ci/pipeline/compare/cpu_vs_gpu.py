@@ -35,11 +35,7 @@ def compute_cpu_vs_gpu(
     device: str,
     max_drift: DriftLimit,
 ) -> tuple[CpuVsGpu, ...]:
-    """The errors of the four sides for each output of the example.
-
-    Args:
-        run: ONNX Runtime's run on the GPU, if it is one of the runtimes.
-    """
+    """The errors of the four sides for each output of the example. ``run`` is ONNX Runtime's on the GPU, if it is requested."""
     if model.recipe.nondeterministic:
         return ()
     names = [value.name for value in signature.outputs]

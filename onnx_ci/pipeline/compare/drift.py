@@ -65,11 +65,7 @@ OF_AN_EXPORT = Terms()
 
 
 def compare_refined(
-    names: Sequence[str],
-    outputs: Sequence[torch.Tensor],
-    probe: Probe,
-    max_drift: DriftLimit,
-    terms: Terms = OF_AN_EXPORT,
+    names: Sequence[str], outputs: Sequence[torch.Tensor], probe: Probe, max_drift: DriftLimit, terms: Terms = OF_AN_EXPORT
 ) -> OutputComparison:
     """:func:`compare`, and again with each refinement of the probe's reference as long as the file fails.
 
@@ -108,11 +104,7 @@ def _explained_by_precision(before: OutputComparison, after: OutputComparison, t
 
 
 def compare(
-    names: Sequence[str],
-    outputs: Sequence[torch.Tensor],
-    probe: Probe,
-    max_drift: DriftLimit,
-    terms: Terms = OF_AN_EXPORT,
+    names: Sequence[str], outputs: Sequence[torch.Tensor], probe: Probe, max_drift: DriftLimit, terms: Terms = OF_AN_EXPORT
 ) -> OutputComparison:
     """Compare the file's ``outputs`` on ``probe`` with the reference, output by output."""
     is_baked = terms.is_traced and probe.name != EXAMPLE
@@ -136,8 +128,7 @@ def compare(
 def _only_warns(probe: Probe, terms: Terms, *, is_finite: bool = True) -> bool:
     """Whether a mismatch is a warning because the model may never get the input. Two files must be the same there, too.
 
-    Args:
-        is_finite: whether both sides have numbers, not NaN or infinity on one side.
+    If it ``is_finite``, both sides have numbers, not NaN or infinity on one side.
     """
     harmless = (InputStatus.DEGENERATE, InputStatus.EXTREME) if is_finite else (InputStatus.DEGENERATE,)
     return terms.is_traced and probe.legality in harmless
@@ -301,11 +292,7 @@ class _Output:
                 message += "; something that the model decides by numbers here falls between float32 and float64"
         rule = "baked-value" if self.terms.is_traced and self.probe.name != EXAMPLE else "numeric-drift"
         return self._finding(
-            rule,
-            message,
-            None if self._is_decisive else Severity.NOTE,
-            drift=drift.drift,
-            details={"index": list(index)},
+            rule, message, None if self._is_decisive else Severity.NOTE, drift=drift.drift, details={"index": list(index)}
         )
 
     def _finding(
@@ -352,10 +339,7 @@ class _Output:
         decided = (own == self.exact) | (torch.isnan(own) & torch.isnan(self.exact))
         is_right = not self.probe.special
         findings = []
-        for mask, severe in (
-            (nonfinite | (missing & decided & is_right), True),
-            (missing & ~(decided & is_right), False),
-        ):
+        for mask, severe in ((nonfinite | (missing & decided & is_right), True), (missing & ~(decided & is_right), False)):
             if bool(mask.any()):
                 index = tuple(int(i) for i in mask.nonzero()[0])
                 got, expected = (f"{tensor[index].item():g}" for tensor in (self.got, own))
@@ -414,11 +398,7 @@ def similarity(got: torch.Tensor, exact: torch.Tensor, judged: torch.Tensor, noi
 
 
 def agreement(same: torch.Tensor, judged: torch.Tensor) -> Similarity:
-    """Compare an output of integers or booleans.
-
-    Args:
-        judged: which elements are compared; the others are ties.
-    """
+    """Compare an output of integers or booleans, of which those that are not judged are ties."""
     return Similarity(cosine=None, sqnr=None, agreement=_share(same, judged), ties=int((~judged).sum()))
 
 

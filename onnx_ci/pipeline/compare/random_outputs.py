@@ -30,11 +30,7 @@ _FREQUENCIES = (0.5, 1.0, 2.0, 4.0)
 
 
 def compare_random(names: Sequence[str], runs: Sequence[Sequence[Sample]], probe: Probe) -> list[Finding]:
-    """Compare random outputs on ``probe``: the shapes in every run, and the distributions of the values.
-
-    Args:
-        runs: the file's outputs, for as many runs as ``probe.samples`` has of the model.
-    """
+    """Compare random outputs on ``probe``: the shapes in every run, and the distributions of the values."""
     outputs = [_RandomOutput(name, position, [run[position] for run in runs], probe) for position, name in enumerate(names)]
     return [finding for output in outputs for finding in output.findings()]
 
@@ -129,8 +125,7 @@ class _RandomOutput:
 def _statistics(moment: str, rounds: torch.Tensor) -> torch.Tensor:
     """What of the standardized values is compared: file and model × rounds × features.
 
-    Args:
-        rounds: file and model × rounds × runs of a round × elements.
+    ``rounds`` has file and model × rounds × runs of a round × elements.
     """
     if moment == "mean":
         return rounds.mean(2)

@@ -61,47 +61,9 @@ class RuntimeRun:
         return any(fault.rule not in ("load-error", "provider-mismatch") for fault in self.faults)
 
 
-def run_file(
-    runtime: Runtime,
-    path: Path,
-    signature: Signature,
-    model: RecipeModel,
-    probes: Sequence[Probe],
-    *,
-    device: str,
-    max_drift: DriftLimit,
-    timings: dict[str, float],
-) -> RuntimeRun:
-    """Run the file at ``path`` on every probe and compare its outputs.
-
-    Errors of the runtime become findings, except for out-of-memory errors of a GPU, which are raised.
-
-    Args:
-        timings: the seconds of each stage are added to it.
-    """
-    file_run = _FileRun(
-        runtime=runtime, signature=signature, model=model, probes=probes, device=device, max_drift=max_drift, timings=timings
-    )
-    file_run.run(path)
-    findings = file_run.findings
-    if model.recipe.run_files is not None:  # each file may be judged by itself
-        findings = [
-            dataclasses.replace(each, remedy=_EACH_ALONE) if each.severity is Severity.ERROR and each.probe else each
-            for each in findings
-        ]
-    return RuntimeRun(
-        runtime=runtime.name,
-        is_deployed=runtime.is_deployed,
-        outputs=tuple(file_run.outputs),
-        findings=tuple(findings),
-        device=device,
-        is_onnxruntime=isinstance(runtime, OnnxRuntime),
-    )
-
-
 @dataclass(kw_only=True)
-class _FileRun:
-    """One run while it goes on: what is known so far."""
+class FileRun:
+    """One run of a file on every probe, while it goes on: what is known so far."""
 
     runtime: Runtime
     signature: Signature
@@ -109,7 +71,8 @@ class _FileRun:
     probes: Sequence[Probe]
     device: str
     max_drift: DriftLimit
-    timings: dict[str, float]
+    timings: dict[str, float] = field(default_factory=dict)
+    """The seconds of each stage are added to it."""
     outputs: list[OutputDrift] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     runs_example: bool = False
@@ -119,33 +82,53 @@ class _FileRun:
     def __post_init__(self) -> None:
         self.names = [value.name for value in self.signature.outputs]
 
-    def run(self, path: Path) -> None:
-        """Load the file and run it on every probe."""
+    def run(self, path: Path) -> RuntimeRun:
+        """Load the file, run it on every probe and compare its outputs.
+
+        Errors of the runtime become findings, except for out-of-memory errors of a GPU, which are raised.
+        """
+        session = self._loaded(path)
+        if session is not None:
+            self._run_probes(session)
+            if self.device != "cpu":
+                self.findings += self._nodes_on_cpu(session)
+        findings = self.findings
+        if self.model.recipe.run_files is not None:  # each file may be judged by itself
+            findings = [
+                dataclasses.replace(each, remedy=_EACH_ALONE) if each.severity is Severity.ERROR and each.probe else each
+                for each in findings
+            ]
+        return RuntimeRun(
+            runtime=self.runtime.name,
+            is_deployed=self.runtime.is_deployed,
+            outputs=tuple(self.outputs),
+            findings=tuple(findings),
+            device=self.device,
+            is_onnxruntime=isinstance(self.runtime, OnnxRuntime),
+        )
+
+    def _loaded(self, path: Path) -> Session | None:
+        """The file in the runtime, on the device; ``None`` if that is not possible, which is a finding."""
         try:
             with timed("load", self.timings):
-                session = self._load(path)
+                run_files, load = self.model.recipe.run_files, functools.partial(self.runtime.load, device=self.device)
+                if run_files is None:
+                    session: Session = load(path)
+                else:  # those in a folder, which the recipe's function runs
+                    session = FilesTogether(path, load, run_files, self.model.pristine, len(self.names))
         except Exception as error:  # each runtime raises its own classes
-            _raise_if_out_of_memory(error)
+            if ran_out_of_memory(error):
+                raise
             reason = _describe_error(error).replace(str(path), "the file")  # its path differs each time
             message, details = f"{self.runtime.name} cannot load the file: {reason}", {"runtime": self.runtime.name}
             remedy = _NOT_IMPLEMENTED if "NOT_IMPLEMENTED" in reason else None
             self.findings.append(finding("load-error", message, details=details, remedy=remedy))
-            return
+            return None
         if session.provider != self.device.partition(":")[0]:
             message = f"{self.runtime.name} ran on {session.provider}, but {self.device} was requested"
             self.findings.append(finding("provider-mismatch", message))
-            return
-        self._run_probes(session)
-        if self.device != "cpu":
-            self.findings += self._nodes_on_cpu(session)
-
-    def _load(self, path: Path) -> Session:
-        """The file; or the files in a folder, which the recipe's function runs."""
-        recipe, pristine = self.model.recipe, self.model.pristine
-        if recipe.run_files is None:
-            return self.runtime.load(path, self.device)
-        load = functools.partial(self.runtime.load, device=self.device)
-        return FilesTogether(path, load, recipe.run_files, pristine, len(self.names))
+            return None
+        return session
 
     def _run_probes(self, session: Session) -> None:
         outputs_of: dict[str, Sequence[torch.Tensor]] = {}
@@ -183,7 +166,8 @@ class _FileRun:
                 seeds = torch.randint(1, 2**31 - 1, (len(probe.samples),), generator=torch.Generator().manual_seed(0)).tolist()
                 samples = [[*map(sample_of, session.run(feeds, seed=seed))] for seed in seeds]
         except Exception as error:  # each runtime raises its own classes
-            _raise_if_out_of_memory(error)
+            if ran_out_of_memory(error):
+                raise
             message = f"{self.runtime.name} fails on {probe.name!r}: {_describe_error(error)}"
             if isinstance(error, RunFilesError):  # it says which file, or that the recipe's function failed
                 message = f"on {probe.name!r}, {_describe_error(error)}"
@@ -257,12 +241,7 @@ def feeds_of(signature: Signature, weights: Mapping[str, torch.Tensor], probe: P
 def save_failing(
     findings: Iterable[Finding], inputs: Mapping[str, Sequence[torch.Tensor]], names: Sequence[str | None], folder: Path
 ) -> None:
-    """Write the inputs on which a file fails, each as one file that ``--inputs`` reads.
-
-    Args:
-        inputs: the inputs by the name of the probe.
-        names: the inputs' names; those without one get their position.
-    """
+    """Write the inputs on which a file fails, each as a file for ``--inputs``. Those without a name get their position."""
     failing = {each.probe for each in findings if each.severity is not Severity.NOTE}
     for probe, tensors in inputs.items():
         if probe in failing:
@@ -278,21 +257,10 @@ def _describe_error(error: Exception) -> str:
 _IN_ONNXRUNTIME = re.compile(r" ?/onnxruntime_src/\S+:\d+ [^()]*\([^()]*\)(?: const)? ")
 
 
-def _raise_if_out_of_memory(error: Exception) -> None:
-    if ran_out_of_memory(error):
-        raise error
-
-
 def never_compared(
     outputs: Iterable[OutputDrift], findings: Iterable[Finding], of: str = "the model", remedy: str | None = None
 ) -> list[Finding]:
-    """Findings about outputs of which no element was ever compared.
-
-    Args:
-        findings: what was found. Where only one side is finite, the output was compared, and is wrong.
-        of: what messages call the reference.
-        remedy: that of the findings, unless it is the rule's.
-    """
+    """Findings about outputs of which no element was ever compared. Where only one side is finite, it was, and is wrong."""
     is_compared = {each.output: True for each in findings if each.output and each.rule == "nonfinite-mismatch"}
     for output in outputs:
         is_compared[output.name] = is_compared.get(output.name, False) or output.index is not None

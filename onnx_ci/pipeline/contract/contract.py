@@ -5,17 +5,12 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from onnx_ir.tensor_adapters import from_torch_dtype
 
-from onnx_ci.collection.axis_sizes import (
-    axes_of_file,
-    axis_size_of_file,
-    is_generated,
-    is_same_axis,
-    solve,
-)
+from onnx_ci.collection.axis_sizes import axes_of_file, axis_size_of_file, is_generated, is_same_axis, solve
 from onnx_ci.errors import did_you_mean
 from onnx_ci.matrix.plan import CellTask
 from onnx_ci.onnx_model.signature import Signature, Value, check_paths, check_weights, data_type_name
@@ -34,8 +29,7 @@ def compare_signature(
 ) -> list[Finding]:
     """Every difference between the file's signature and what the recipe declares and the model returns.
 
-    Args:
-        domains: domains of operators that are allowed besides those that the recipe declares.
+    Operators of ``domains`` are allowed besides those that the recipe declares.
     """
     findings, cell = check_content(signature, task, domains=domains), task.cell
     names = model.signature.input_names
@@ -85,13 +79,8 @@ def _compare_values(
     labels = [name or actual for name, actual in zip(names, in_graph, strict=True)]
     declared = labels if role == "output" or model.recipe.input_names else in_graph
     if declared != in_graph:
-        return [
-            finding(
-                "name-mismatch",
-                f"the {role}s are declared as {', '.join(declared)}, but the graph has {', '.join(in_graph)}",
-                details={"declared": declared, "found": in_graph},
-            )
-        ]
+        message = f"the {role}s are declared as {', '.join(declared)}, but the graph has {', '.join(in_graph)}"
+        return [finding("name-mismatch", message, details={"declared": declared, "found": in_graph})]
     findings = []
     for label, value, tensor in zip(labels, values, tensors, strict=True):
         if value.element_type != _element_type_of(tensor):
@@ -112,29 +101,18 @@ def _element_type_of(tensor: torch.Tensor) -> int | None:
 def _compare_dims(role: str, value: Value, label: str, tensor: torch.Tensor, model: RecipeModel, cell: Cell) -> list[Finding]:
     if value.dims is None:
         return [finding("shape-mismatch", f"{role} {value.name!r} has no shape in the graph, not even a rank")]
-    shape = tuple(tensor.shape)
+    shape, output = tuple(tensor.shape), value.name if role == "output" else None
     if len(value.dims) != len(shape):
-        return [
-            finding(
-                "shape-mismatch",
-                f"{role} {value.name!r} has {len(value.dims)} axes in the graph and {len(shape)} in the model",
-                output=value.name if role == "output" else None,
-            )
-        ]
+        message = f"{role} {value.name!r} has {len(value.dims)} axes in the graph and {len(shape)} in the model"
+        return [finding("shape-mismatch", message, output=output)]
     findings = []
     dynamic = model.signature.axes.get(label, {})
     for axis, (dim, size) in enumerate(zip(value.dims, shape, strict=True)):
         where = f"axis {axis} of {role} {value.name!r}"
         if axis in dynamic:
             if isinstance(dim, int):
-                findings.append(
-                    finding(
-                        "static-axis",
-                        f"{where} is declared dynamic as {dynamic[axis]!r}, but is fixed to {dim} in the graph",
-                        details={"axis": axis, "size": dim},
-                        output=value.name if role == "output" else None,
-                    )
-                )
+                message = f"{where} is declared dynamic as {dynamic[axis]!r}, but is fixed to {dim} in the graph"
+                findings.append(finding("static-axis", message, details={"axis": axis, "size": dim}, output=output))
             # Names that the exporter generated need not match. TorchScript uses the declared names of an output's axes; dynamo
             # names such an axis by its expression (``w - 2``), and so may other exporters.
             elif not (
@@ -193,11 +171,9 @@ def _invented_input(message: str, defaults: Mapping[str, float | torch.Tensor]) 
     what = "a default" if len(defaults) == 1 else "defaults"
     fixed = ", ".join(f"{name!r}: {name if name in tensors else repr(value)}" for name, value in defaults.items())
     of_tensors = f", with the default of forward as {listed(tensors)}" if tensors else ""
-    return finding(
-        "input-extra",
-        f"{message}: TorchScript makes inputs of numbers and tensors, and {shown} is {what} of forward",
-        remedy=f"Fix what is not an input in a wrapper without defaults: onnx_ci.adapt(model, fixed={{{fixed}}}){of_tensors}.",
-    )
+    message = f"{message}: TorchScript makes inputs of numbers and tensors, and {shown} is {what} of forward"
+    remedy = f"Fix what is not an input in a wrapper without defaults: onnx_ci.adapt(model, fixed={{{fixed}}}){of_tensors}."
+    return finding("input-extra", message, remedy=remedy)
 
 
 def limits_of_no_output(signature: Signature, task: CellTask) -> Iterator[Finding]:
@@ -219,15 +195,7 @@ def compare_execution(
     axes_by_name: Mapping[str, Mapping[int, str]],
     probes: Sequence[Probe],
 ) -> list[Finding]:
-    """Differences between the output shapes that the file declares, by number, name or expression, and those of ``outputs``.
-
-    Args:
-        signature: what the file declares.
-        outputs: what it computes on ``probe``.
-        probe: one of ``probes``.
-        axes_by_name: the dynamic axes that the recipe declares.
-        probes: all inputs.
-    """
+    """Differences between the output shapes that the file declares, by number, name or expression, and those of ``outputs``."""
     sizes_by_name = [
         (dim, size)
         for value, tensor in zip(signature.inputs, probe.inputs, strict=True)
@@ -247,19 +215,12 @@ def compare_execution(
             if declared is None or declared == size:
                 continue
             where, label = f"axis {axis} of output {value.name!r}", axes_by_name.get(value.name, {}).get(axis)
+            details: dict[str, Any] = {"axis": axis, "size": dim}
+            of_output: str | None = value.name
             if dim == declared and label is not None:
+                rule, remedy = "static-axis", _FIXED_BY_EXPORTER
                 message = f"{where} is declared dynamic as {label!r}, and has size {size} on {probe.name!r}, but "
                 message += f"the graph declares {dim}"
-                findings.append(
-                    finding(
-                        "static-axis",
-                        message,
-                        remedy=_FIXED_BY_EXPORTER,
-                        probe=probe.name,
-                        output=value.name,
-                        details={"axis": axis, "size": dim},
-                    )
-                )
             else:
                 name = f"{dim!r}, which is {declared}" if isinstance(dim, str) else str(dim)
                 message = f"{where} is declared as {name}, but has size {size} on {probe.name!r}"
@@ -267,11 +228,9 @@ def compare_execution(
                 if isinstance(dim, str):
                     sizes_in_model = {each.reference.own[position].shape[axis : axis + 1] for each in probes}
                     remedy = _MISNAMED if len(sizes_in_model) == 1 and dim != label else _NAME.format(axis, value.name)
-                of_output = None if dim == label else value.name
+                rule, of_output = "shape-mismatch", None if dim == label else of_output
                 details = {"output": value.name, "axis": axis}
-                findings.append(
-                    finding("shape-mismatch", message, remedy=remedy, probe=probe.name, output=of_output, details=details)
-                )
+            findings.append(finding(rule, message, remedy=remedy, probe=probe.name, output=of_output, details=details))
     return findings
 
 

@@ -25,11 +25,7 @@ _DIGITS = {torch.float64: 17, torch.float16: 5, torch.bfloat16: 4}
 
 
 def facts_of(signature: Signature, path: Path, model: RecipeModel, example: Probe) -> ExportFacts:
-    """The facts of a file.
-
-    Args:
-        path: its path, with its external data in the same folder; or the folder of several files.
-    """
+    """The facts of a file with its external data in the same folder, or of several in a folder."""
     files = {*files_in(path)}
     files |= {file.parent / each.location for file in files for each in signature.external_data}
     names = [value.name for value in signature.outputs]

@@ -26,10 +26,8 @@ def check_requirements(
 ) -> list[Finding]:
     """A finding for each requirement that a file does not meet.
 
-    Args:
-        path: a file that the checker accepts, perhaps without its weights.
-        complete: the complete file, with its external data in the same folder.
-        fold: writes the file at one path to another one, with constants for what depends on constants and fixed shapes alone.
+    ``path`` is a file that the checker accepts, perhaps without the weights of the complete one. ``fold`` writes it to another
+    path, with constants for what depends on constants and fixed shapes alone.
     """
     findings = []
     newest, is_external = requirements.max_ir_version, requirements.external_data

@@ -130,11 +130,8 @@ def recorded_weight_uses(call: Call, doubtful: _Tensors) -> WeightUses:
 def weight_uses(trace: Trace, weights: _Tensors, doubtful: _Tensors) -> WeightUses:
     """How a model uses its weights. If a trace does not show all that it does, no weight is direct.
 
-    Args:
-        trace: a run of the model. It has the numbers of vectors, of zeros, and of what is close to a doubtful weight.
-        weights: all weights by name.
-        doubtful: the weights in question by name. If the model uses another tensor that is close to one of them, that weight is
-            not direct.
+    The trace has the numbers of vectors, of zeros, and of what is close to a doubtful weight. Such a weight is not direct if
+    the model uses another tensor that is close to it.
     """
     operators = [*trace.of_kind(Operator)]
     if not (trace.is_accepted and trace.is_complete) or any(operator.call.is_higher_order for operator in operators):
@@ -258,12 +255,7 @@ class _Uses:
         return any(not isinstance(side, Ref) or side.value not in self._from_data for side in sides)
 
     def _foldable(self, operator: Operator, of_product: _Names, of_constant: _Names) -> _Names:
-        """The weights that an optimizer may combine into one tensor where a constant is added to a product or multiplies it.
-
-        Args:
-            of_product: the weights that the product is computed from.
-            of_constant: the weights that the constant consists of.
-        """
+        """The weights that an optimizer may combine into one tensor where a constant is added to a product or multiplies it."""
         if operator.name in _ADDITIVE:
             biases = _Names(name for name in of_product if self._weights[name].dim() <= 1)
             return biases | of_constant if biases else biases
@@ -271,8 +263,6 @@ class _Uses:
         if isinstance(factor, (int, float)) and not 0 < abs(abs(factor) - 1) < 4 * CLOSE:
             return _Names()  # the combination would be far from the weights
         return of_product | of_constant
-
-    # --- BatchNorm
 
     def _identity(self, operator: Operator) -> FoldedNorm | None:
         """A layer that no BatchNorm has followed yet; ``None`` if none can be folded into it."""

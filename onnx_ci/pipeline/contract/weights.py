@@ -45,7 +45,6 @@ class _Expected:
     """What a tensor of the file should contain if it is a certain weight."""
 
     weight: str
-    """The name of the weight."""
     array: Array
     rounding: Array | float = 0.0
     """How far right elements may be from it."""
@@ -85,11 +84,7 @@ class _Mismatch:
 
 
 def compare_weights(path: Path, model: RecipeModel) -> list[Finding]:
-    """Findings about tensors that must be weights and differ from them, by rounding, and about weights that are repeated.
-
-    Args:
-        path: a file that the checker accepts, not converted to a lower precision.
-    """
+    """Findings about tensors that must be weights and differ from them, by rounding, and about weights that are repeated."""
     weights = _ModelWeights(model.pristine.model)
     if not weights.arrays:
         return []
@@ -126,11 +121,7 @@ _SMALL = 8192
 
 
 def _repeated(copies: Mapping[str, Sequence[StoredWeight]], weights: _ModelWeights) -> list[Finding]:
-    """A finding if weights are stored more often than the model has them.
-
-    Args:
-        copies: the tensors that equal each weight.
-    """
+    """A finding if weights are stored more often than the model has them. ``copies`` are the tensors that equal each weight."""
     repeated: dict[str, Sequence[StoredWeight]] = {}
     bytes_more = 0
     for name, array in weights.arrays.items():

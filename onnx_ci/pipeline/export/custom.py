@@ -48,11 +48,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 
 def _write_several(returned: object, folder: Path) -> None:
-    """Write the files that the function returned by name to ``folder``, each as ``NAME.onnx``.
-
-    Raises:
-        NotAModelError: what it returned is not a dictionary of files by name.
-    """
+    """Write the files that the function returned by name to ``folder``, each as ``NAME.onnx``."""
     if not isinstance(returned, Mapping) or not returned:
         what = "an empty dictionary" if returned == {} else "None" if returned is None else f"a {type(returned).__name__}"
         raise NotAModelError(f"returned {what} instead of the files by name, which run_files runs")

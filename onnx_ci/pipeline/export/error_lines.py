@@ -13,7 +13,7 @@ import logging
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -35,11 +35,7 @@ def was_unhandled(error: BaseException | None) -> bool:
 
 
 def line_of_error(chain: Sequence[BaseException]) -> SourceLine | None:
-    """The innermost line of the model's code that raised an error, or else the one that the exporter was converting.
-
-    Args:
-        chain: the error, what it was raised from, and so on.
-    """
+    """The innermost line of the model's code that raised an error, or else the one that the exporter was converting."""
     stacks = [[*traceback.walk_tb(link.__traceback__)][::-1] for link in reversed(chain)]
     raised = map(_line_in, stacks)
     values = (value for stack in stacks for frame, _ in stack for value in frame.f_locals.values())
@@ -82,26 +78,24 @@ def line_of_node(node: onnx.NodeProto) -> SourceLine | None:
     return innermost(_places_in(next(stacks, "")))
 
 
-# --- sizes that torch.export fixes --------------------------------------------------------------------------------------
-
-
 def line_that_fixes(call: Call, dynamic_shapes: tuple[Any, ...] | None, dimension: str) -> SourceLine | None:
     """The line of the project that makes ``torch.export`` fix a size that should be dynamic; ``None`` if it is not known.
 
-    Args:
-        call: a copy of the model and its arguments, which is traced.
-        dynamic_shapes: the inputs' dynamic axes, in the order of forward's parameters.
-        dimension: the size, as the error calls it without ``inputs`` in front: ``['x'].shape[0]``.
+    The copy of the model in ``call`` is traced. The size is named as in the error without ``inputs``: ``['x'].shape[0]``.
     """
     guards = _Guards()
     # As torch.onnx passes dynamic axes on to torch.export: as hints, in place of their names.
     hints = torch.utils._pytree.tree_map_only(str, lambda _: torch.export.Dim.DYNAMIC, dynamic_shapes)
-    with (
-        captured(),
-        _filtered(logging.getLogger("torch.fx.experimental.symbolic_shapes"), guards),
-        contextlib.suppress(Exception),
-    ):
-        torch.export.export(call.model, tuple(call.args), call.kwargs or None, dynamic_shapes=hints, strict=False)
+    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = logger.level
+    logger.addFilter(guards)
+    logger.setLevel(logging.INFO)
+    try:
+        with captured(), contextlib.suppress(Exception):
+            torch.export.export(call.model, tuple(call.args), call.kwargs or None, dynamic_shapes=hints, strict=False)
+    finally:
+        logger.setLevel(level)
+        logger.removeFilter(guards)
     return guards.fixed.get(dimension)
 
 
@@ -129,16 +123,3 @@ class _Guards(logging.Filter):
             if source is not None:
                 self.fixed.setdefault(self._symbols[fixed[1]], source)
         return False
-
-
-@contextlib.contextmanager
-def _filtered(logger: logging.Logger, filter: logging.Filter) -> Iterator[None]:
-    """Pass everything that is logged, from level INFO on, through a filter."""
-    level = logger.level
-    logger.addFilter(filter)
-    logger.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        logger.removeFilter(filter)

@@ -7,9 +7,11 @@ import re
 import shutil
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from onnx_ci.collection.axis_sizes import unnamed_axes
 from onnx_ci.onnx_model.files import NotAModelError, files_in
@@ -20,6 +22,7 @@ from onnx_ci.pipeline.export.exporter_warnings import judge_branches, judge_warn
 from onnx_ci.pipeline.export.handling import handling_of
 from onnx_ci.pipeline.export.protocol import Exporter, ExportRequest
 from onnx_ci.pipeline.inputs.branches import UntakenBranch
+from onnx_ci.pipeline.model.call import Call
 from onnx_ci.pipeline.model.devices import exact_arithmetic, ran_out_of_memory
 from onnx_ci.pipeline.model.module import exportable, is_training
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
@@ -44,24 +47,6 @@ class Artifact:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExporterRun:
-    """What one call of an exporter did, before it is judged."""
-
-    path: Path
-    """Where the file is, if one was written."""
-    failure: BaseException | None
-    """What the exporter raised."""
-    notices: tuple[Notice, ...]
-    """What it warned about."""
-    changed: tuple[str, ...]
-    """What it changed in its copy of the model, in words; empty if it failed."""
-    was_training: bool
-    """Whether its copy of the model, or a part of it, was in training mode afterwards."""
-    log: str
-    """What it printed."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Export:
     """The result of one call of an exporter."""
 
@@ -80,37 +65,11 @@ def export(model: RecipeModel, untaken_branches: Sequence[UntakenBranch], cell: 
 
     What the exporter raises, prints or warns about is in the returned value. Only out-of-memory errors of a GPU are raised.
     """
-    return judge_run(run_exporter(model, cell, path), model, untaken_branches, cell)
-
-
-def run_exporter(model: RecipeModel, cell: Cell, path: Path) -> ExporterRun:
-    """Call an exporter on a fresh copy of the model. torch's deterministic algorithms are off: it would export replacements.
-
-    Args:
-        model: what is exported.
-        cell: with which exporter, at which opset.
-        path: where the file is written.
-    """
     remove(path)
     exporter: Exporter = EXPORTERS.load(cell.exporter)
-    recipe, declared = model.recipe, model.signature
+    recipe = model.recipe
     call = model.fresh(has_same_parameters=model.exports_own_parameters)
-    request = ExportRequest(
-        model=exportable(call.model),
-        args=tuple(call.args),
-        kwargs=call.kwargs,
-        opset_version=cell.opset,
-        # TorchScript knows axes by the names of their inputs only.
-        input_names=recipe.input_names or (tuple(filter(None, declared.input_names)) if cell.exporter == "torchscript" else ()),
-        output_names=recipe.output_names,
-        dynamic_axes=declared.axes,
-        dynamic_shapes=declared.dynamic_shapes,
-        training=recipe.training,
-        options=recipe.export_options,
-        external_data=recipe.external_data,
-        function=recipe.export,
-        returns_files=recipe.run_files is not None,
-    )
+    request = _request(call, model, cell)
     failure: BaseException | None = None
     with captured() as caught, exact_arithmetic(tf32=recipe.tf32 and cell.device != "cpu"):
         # Deprecation warnings, such as TorchScript's, are about this call, not the user's code.
@@ -127,44 +86,61 @@ def run_exporter(model: RecipeModel, cell: Cell, path: Path) -> ExporterRun:
             traceback.print_exc()  # for the log; the finding has one line only
     if model.exports_own_parameters:
         return_free_memory()  # beside a large model, there may be none for what follows
-    changed = () if failure else tuple(describe_changes(call.model, model.pristine.model))
-    return ExporterRun(
-        path=path,
-        failure=failure,
-        notices=tuple(caught.notices),
-        changed=changed,
-        was_training=is_training(call.model),
-        log=caught.text,
+    obstacle = None if failure is None else judge_error(failure, cell, model)
+    if failure is None and model.exports_own_parameters and not model.weights_are_unchanged():
+        obstacle = finding("impure-model", "the export changed the weights")  # those that the file should have are lost
+    if obstacle is not None:
+        remove(path)
+        return Export(artifact=None, findings=(obstacle,), log=caught.text)
+    remarks = _remarks(call.model, caught.notices, model, untaken_branches, cell)
+    return Export(artifact=Artifact(path=path), findings=tuple(remarks), log=caught.text)
+
+
+def _request(call: Call, model: RecipeModel, cell: Cell) -> ExportRequest:
+    """What an exporter is asked for: ``call`` is a copy of the model with its arguments."""
+    recipe, declared = model.recipe, model.signature
+    return ExportRequest(
+        model=exportable(call.model),
+        args=tuple(call.args),
+        kwargs=call.kwargs,
+        opset_version=cell.opset,
+        # TorchScript knows axes by the names of their inputs only.
+        input_names=recipe.input_names or (tuple(filter(None, declared.input_names)) if cell.exporter == "torchscript" else ()),
+        output_names=recipe.output_names,
+        dynamic_axes=declared.axes,
+        dynamic_shapes=declared.dynamic_shapes,
+        training=recipe.training,
+        options=recipe.export_options,
+        external_data=recipe.external_data,
+        function=recipe.export,
+        returns_files=recipe.run_files is not None,
     )
 
 
-def judge_run(run: ExporterRun, model: RecipeModel, untaken_branches: Sequence[UntakenBranch], cell: Cell) -> Export:
-    """What a call of an exporter gave: a file, or findings that say why there is none."""
-    recipe = model.recipe
-    if run.failure is None and model.exports_own_parameters and not model.weights_are_unchanged():
-        # The weights that the file should have are lost.
-        findings: tuple[Finding, ...] = (finding("impure-model", "the export changed the weights"),)
-    else:
-        findings = () if run.failure is None else (judge_error(run.failure, cell, model),)
-    if findings:
-        remove(run.path)
-        return Export(artifact=None, findings=findings, log=run.log)
-    handling = handling_of(cell.exporter)
-    frozen = handling.frozen_branches(untaken_branches, run.notices)
-    notices = without_those_at(frozen, run.notices)
+def _remarks(
+    exported: torch.nn.Module,
+    noticed: Sequence[Notice],
+    model: RecipeModel,
+    untaken_branches: Sequence[UntakenBranch],
+    cell: Cell,
+) -> Iterator[Finding]:
+    """What there is to say about an export that wrote a file: what it warned of, froze or changed in its copy of the model."""
+    recipe, handling = model.recipe, handling_of(cell.exporter)
+    frozen = handling.frozen_branches(untaken_branches, noticed)
+    notices = without_those_at(frozen, noticed)
     # A function of the project may wrap its copy in a module whose mode does not matter, or prepare it by changing it: only
     # what its file computes counts.
     is_custom = cell.exporter == CUSTOM
-    may_train = recipe.training or (is_custom and not run.was_training)
+    may_train = recipe.training or (is_custom and not is_training(exported))
     # torch warns that it uses another name for an axis which the recipe does not name.
     other_names = [rf"axis name: {re.escape(axis)} will not be used" for axis in sorted(unnamed_axes(model.signature.axes))]
     allowed = [*recipe.allow_warnings, *other_names]
-    warned = [*handling.remarks(model), *judge_branches(frozen), *judge_warnings(notices, allowed, training=may_train)]
-    changed = [change for change in run.changed if change not in model.changed_by_running]
+    yield from (*handling.remarks(model), *judge_branches(frozen), *judge_warnings(notices, allowed, training=may_train))
+    changes = describe_changes(exported, model.pristine.model)
+    changed = [change for change in changes if change not in model.changed_by_running]
     if changed and not recipe.training and not is_custom:
         message = f"the export changed {', '.join(changed[:3])}{' and more' if len(changed) > 3 else ''}"
-        warned.append(finding("impure-model", message))
-    return Export(artifact=Artifact(path=run.path), findings=tuple(warned), log=run.log)
+        yield finding("impure-model", message)
 
 
 def remove(path: Path) -> None:
@@ -182,7 +158,13 @@ def move(path: Path, folder: Path) -> Path:
     such a model gets its own folder. So do several files.
     """
     if path.is_dir():
-        return _move_folder(path, folder / path.stem)
+        target = folder / path.stem
+        target.mkdir(parents=True, exist_ok=True)
+        for file in files_in(target):
+            _remove_with_data(file)
+        for file in path.iterdir():
+            shutil.move(file, target / file.name)
+        return target
     further_files = [file for file in path.parent.iterdir() if file not in _files(path)]
     if further_files:
         folder = folder / path.stem
@@ -193,16 +175,6 @@ def move(path: Path, folder: Path) -> Path:
         if file.is_file():
             shutil.move(file, folder / file.name)
     return folder / path.name
-
-
-def _move_folder(path: Path, target: Path) -> Path:
-    """Move the files in a folder to another one, replacing earlier ones, and return that."""
-    target.mkdir(parents=True, exist_ok=True)
-    for file in files_in(target):
-        _remove_with_data(file)
-    for file in path.iterdir():
-        shutil.move(file, target / file.name)
-    return target
 
 
 def remove_kept(path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 from pathlib import Path
@@ -134,6 +134,12 @@ def _remedy_of_operator(rule: str, operator: str | None, cell: Cell) -> str | No
     if how is None:
         return None
     return f"Raise the opset, rewrite the operation, or translate it: {how}. A known gap is expect=onnx_ci.unsupported(...)."
+
+
+def remedy_of_wrong_operator(operators: Iterable[str]) -> str | None:
+    """What to write in place of an operator whose translation computes something else, if that is known."""
+    entries = ((entry, each) for each in operators for entry in _TABLE["wrong-operator"])
+    return next((entry.remedy for entry, each in entries if re.fullmatch(entry.pattern, each)), None)
 
 
 _OPERATOR_NAME = re.compile(r"\w+(::|\.)\w+(\.\w+)?")

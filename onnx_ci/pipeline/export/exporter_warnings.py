@@ -22,11 +22,9 @@ _WITHOUT_LINE = "If the warning is about something that you accept, name a part 
 
 
 def judge_warnings(notices: Iterable[Notice], allowed: Sequence[str], *, training: bool) -> list[Finding]:
-    """A finding for each warning whose meaning is known, with the line of code that caused it.
+    """A finding for each warning whose meaning is known and whose text is not allowed, with the line of code that caused it.
 
-    Args:
-        allowed: regular expressions; warnings that match one are ignored.
-        training: whether warnings about training mode are ignored, as where the recipe requests that mode.
+    With ``training``, warnings about that mode are ignored.
     """
     findings: dict[tuple[str, SourceLine | None], Finding] = {}
     for notice in notices:
@@ -51,12 +49,7 @@ def judge_warnings(notices: Iterable[Notice], allowed: Sequence[str], *, trainin
 
 
 def explained(findings: Iterable[Finding], warnings: Sequence[Finding]) -> Iterator[Finding]:
-    """The findings; wrong numbers of which nothing else is known, with what the exporter has warned of and its remedy.
-
-    Args:
-        findings: what is wrong with a file.
-        warnings: what its exporter has warned of, as :func:`judge_warnings` gives it.
-    """
+    """The findings; wrong numbers of which nothing else is known, with what the exporter has warned of and its remedy."""
     for each in findings:
         nodes = [node for culprit in each.culprits for node in culprit.nodes]
         of_nodes = (one for one in warnings if "explains" in one.details and (not nodes or one.details["explains"] in nodes[0]))
@@ -66,9 +59,6 @@ def explained(findings: Iterable[Finding], warnings: Sequence[Finding]) -> Itera
         else:
             message = f"{each.message}; the exporter has warned that, {warning.message.partition(':')[0]}"
             yield replace(each, message=message, remedy=warning.remedy)
-
-
-# --- branches of which the file has one side only, and no probe takes the other one --------------------------------------
 
 
 def judge_branches(branches: Iterable[UntakenBranch]) -> list[Finding]:

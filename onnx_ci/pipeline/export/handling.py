@@ -85,17 +85,8 @@ def import_quietly(names: Iterable[str]) -> None:
                 importlib.import_module(name)
 
 
-# --- the exporters of torch ---------------------------------------------------------------------------------------------
-
-
 def call_torch(request: ExportRequest, path: Path, **options: Any) -> None:
-    """Call ``torch.onnx.export``.
-
-    Args:
-        request: what is exported.
-        path: where the file is written.
-        **options: keywords of one exporter.
-    """
+    """Call ``torch.onnx.export``."""
     args = request.args
     if args and isinstance(args[-1], dict) and not request.kwargs:
         args = (*args, {})  # torch.onnx.export takes a final dict as the keyword arguments

@@ -19,17 +19,15 @@ import contextlib
 import functools
 import importlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 _TORCHLIB = ("onnxscript.function_libs.torch_lib.", "torch.onnx._internal.exporter._torchlib.")
 """How the names of the modules begin whose functions are torchlib's own."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Replacement:
+class _Replacement(NamedTuple):
     """An attribute of a module or class that has another value while an export runs."""
 
     owner: Any
@@ -37,31 +35,29 @@ class _Replacement:
     original: object
     value: object
 
-    @contextlib.contextmanager
-    def applied(self) -> Iterator[None]:
-        """Replace the attribute, unless somebody else has already done so."""
-        if vars(self.owner).get(self.name) is not self.original:
-            yield
-            return
-        setattr(self.owner, self.name, self.value)
-        try:
-            yield
-        finally:
-            if vars(self.owner).get(self.name) is self.value:
-                setattr(self.owner, self.name, self.original)
-
 
 @contextlib.contextmanager
 def done_once() -> Iterator[None]:
     """Within the block, exports with dynamo do not repeat what an earlier one has done in this process or before its fork.
 
-    Nor does each say which operators it leaves out without torchvision.
+    Nor does each say which operators it leaves out without torchvision. What somebody else has replaced stays.
     """
-    with contextlib.ExitStack() as applied:
-        applied.enter_context(_without_torchvision())
-        for replacement in _replacements():
-            applied.enter_context(replacement.applied())
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    applied = [each for each in _replacements() if vars(each.owner).get(each.name) is each.original]
+    logger.addFilter(_is_not_about_torchvision)
+    try:
+        for owner, name, _, value in applied:
+            setattr(owner, name, value)
         yield
+    finally:
+        logger.removeFilter(_is_not_about_torchvision)
+        for owner, name, original, value in applied:
+            if vars(owner).get(name) is value:
+                setattr(owner, name, original)
+
+
+def _is_not_about_torchvision(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("torchvision is not installed")
 
 
 @functools.cache
@@ -69,20 +65,6 @@ def read_torchlib() -> None:
     """Do now what can be done before an export, so that later forks of this process have it, too."""
     with contextlib.suppress(Exception), done_once():
         importlib.import_module("torch.onnx._internal.exporter._registration").ONNXRegistry.from_torchlib()
-
-
-@contextlib.contextmanager
-def _without_torchvision() -> Iterator[None]:
-    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
-
-    def drop(record: logging.LogRecord) -> bool:
-        return not str(record.msg).startswith("torchvision is not installed")
-
-    logger.addFilter(drop)
-    try:
-        yield
-    finally:
-        logger.removeFilter(drop)
 
 
 @functools.cache
@@ -95,16 +77,13 @@ def _replacements() -> tuple[_Replacement, ...]:
     return tuple(replacements)
 
 
-# --- torchlib -----------------------------------------------------------------------------------------------------------
-
-
 def _sources() -> Iterator[_Replacement]:
     """The source of each function, which onnxscript parses to learn its domain."""
     from onnxscript._internal.values import TracedOnnxFunction
 
     original = vars(TracedOnnxFunction)["function_ir"]
     value = property(_once_for_torchlib(original.fget))
-    yield _Replacement(owner=TracedOnnxFunction, name="function_ir", original=original, value=value)
+    yield _Replacement(TracedOnnxFunction, "function_ir", original, value)
 
 
 def _signatures() -> Iterator[_Replacement]:
@@ -112,11 +91,11 @@ def _signatures() -> Iterator[_Replacement]:
     schemas = importlib.import_module("torch.onnx._internal.exporter._schemas")
     if hasattr(schemas, "op_signature_from_function"):
         read = schemas.op_signature_from_function
-        yield _Replacement(owner=schemas, name="op_signature_from_function", original=read, value=_once_for_torchlib(read))
+        yield _Replacement(schemas, "op_signature_from_function", read, _once_for_torchlib(read))
     else:  # torch 2.9
         value = staticmethod(_once_for_torchlib(schemas.OpSignature.from_function))
         original = vars(schemas.OpSignature)["from_function"]
-        yield _Replacement(owner=schemas.OpSignature, name="from_function", original=original, value=value)
+        yield _Replacement(schemas.OpSignature, "from_function", original, value)
 
 
 def _once_for_torchlib(read: Callable[..., Any]) -> Callable[..., Any]:
@@ -133,9 +112,6 @@ def _once_for_torchlib(read: Callable[..., Any]) -> Callable[..., Any]:
         return results[key][1]
 
     return read_once
-
-
-# --- operators ----------------------------------------------------------------------------------------------------------
 
 
 def _operators_of_cpp() -> Iterator[_Replacement]:
@@ -158,12 +134,8 @@ def _operators_of_cpp() -> Iterator[_Replacement]:
         finally:
             are_known.reset(token)
 
-    yield _Replacement(owner=utils, name=make_known.__name__, original=make_known, value=make_known_once)
-    for module in (utils, *_modules("torch.export.decomp_utils", "torch.export.exported_program")):
-        yield _Replacement(owner=module, name=collect.__name__, original=collect, value=collect_once)
-
-
-def _modules(*names: str) -> Iterable[Any]:
-    for name in names:
+    yield _Replacement(utils, make_known.__name__, make_known, make_known_once)
+    yield _Replacement(utils, collect.__name__, collect, collect_once)
+    for name in ("torch.export.decomp_utils", "torch.export.exported_program"):
         with contextlib.suppress(ImportError):
-            yield importlib.import_module(name)
+            yield _Replacement(importlib.import_module(name), collect.__name__, collect, collect_once)

@@ -18,7 +18,7 @@ import torch
 
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.pipeline.locate.model_trace import ModelTrace
-from onnx_ci.pipeline.locate.neighbourhood import CorrectedFile, steps_around
+from onnx_ci.pipeline.locate.neighbourhood import steps_around
 from onnx_ci.pipeline.locate.pairs import PairedFile
 from onnx_ci.pipeline.locate.repairs import Repaired, WrongResult, repaired_node
 from onnx_ci.pipeline.locate.single_nodes import FileNode, NodeError, NodeRunner
@@ -51,7 +51,6 @@ class SourceSites:
     culprits: tuple[tuple[Culprit, frozenset[str]], ...] = ()
     """In the order of the file, each with the outputs that depend on it."""
     steps: tuple[NodeStep, ...] = ()
-    """The nodes around them."""
 
     def culprits_of(self, output: str | None) -> tuple[Culprit, ...]:
         """Those on which an output depends; all if there is none, or if the file fails as a whole."""
@@ -60,21 +59,12 @@ class SourceSites:
 
 
 def find_culprits(
-    runner: NodeRunner,
-    trace: ModelTrace,
-    feeds: Mapping[str, torch.Tensor],
-    *,
-    has_failed: bool,
-    deadline: float,
+    runner: NodeRunner, trace: ModelTrace, feeds: Mapping[str, torch.Tensor], *, has_failed: bool, deadline: float
 ) -> SourceSites:
     """The culprits of a file on one input, and the nodes around them. There are none if the nodes are right or not paired.
 
-    Args:
-        runner: the file.
-        trace: what the model computes on the same input.
-        feeds: the file's inputs by name: first those of the model, in its order; then weights, if they are inputs.
-        has_failed: whether the runtime fails on the input, so that a node that cannot run is a culprit.
-        deadline: when to stop, by :func:`time.thread_time`.
+    The file's inputs are first those of the model, in its order; then weights, if they are inputs. If the runtime has failed on
+    the input, a node that cannot run is a culprit.
     """
     paired = (PairedFile(runner, trace, feeds, limit) for limit in _LIMITS)
     file = next((each for each in paired if each.is_wrong), None)
@@ -86,10 +76,9 @@ def find_culprits(
         spans = [failing]
     distinct = sorted(_without_overlap(spans), key=lambda span: min(span.nodes))
     faulty = {position: trace.source_of(span.first) for span in distinct for position in span.nodes}
-    corrected = CorrectedFile(runner=runner, trace=trace, values=file.values, pairs=file.pairs, faulty=faulty)
     return SourceSites(
         culprits=tuple((_culprit(file, span), runner.outputs_after(span.nodes)) for span in distinct),
-        steps=steps_around(corrected, deadline),
+        steps=steps_around(file, faulty, deadline),
     )
 
 
@@ -177,12 +166,7 @@ class _Way:
 
 
 class _Search:
-    """The search for the faults of a file.
-
-    Args:
-        file: the file; each fault that is found is corrected in it, so that the next one shows.
-        deadline: when to stop, by :func:`time.thread_time`.
-    """
+    """The search for the faults of a file. Each fault that is found is corrected in it, so that the next one shows."""
 
     def __init__(self, file: PairedFile, deadline: float) -> None:
         self._file, self._runner, self._trace, self._deadline = file, file.runner, file.trace, deadline
@@ -236,20 +220,15 @@ class _Search:
         def is_right(tensor: torch.Tensor) -> bool:
             return self._file.equals(tensor, target) and _varies(tensor)
 
-        wrong = WrongResult(
-            runner=self._runner,
-            values=self._file.values,
-            nodes=place.span.nodes,
-            name=name,
-            wanted=self._trace.values[target].tensor,
-        )
+        wanted, nodes = self._trace.values[target].tensor, place.span.nodes
+        wrong = WrongResult(runner=self._runner, values=self._file.values, nodes=nodes, name=name, wanted=wanted)
         return repaired_node(wrong, is_right, self._deadline)
 
     def _next_place(self) -> _Place | None:
         """The place of the next fault: of those found from the first missing operators, the one with the fewest nodes."""
         missing = self._file.missing_values()
         places: list[_Place] = []
-        for first in itertools.islice(self._first_of(missing), _MOST_STARTS):
+        for first in self._first_of(missing)[:_MOST_STARTS]:
             outputs = self._trace.operators[first].outputs
             later = [each for each in sorted(missing) if any(self._file.is_before(output, each) for output in outputs)]
             place = self._place(first, later)
@@ -265,12 +244,7 @@ class _Search:
         return sorted(each for each in operators if each is not None and missing.isdisjoint(self._trace.operators[each].inputs))
 
     def _place(self, first: int, later: Sequence[int]) -> _Place | None:
-        """Where a value that the model computes from the operator ``first`` on belongs in the file.
-
-        Args:
-            first: the first operator that is missing.
-            later: the missing values that the model computes from its results, and these results.
-        """
+        """Where a value that the model computes from the missing operator ``first`` on, one of ``later``, belongs."""
         names = self._candidates(first)[:_MOST_CANDIDATES]
         before = {name: self._nodes_before(name) for name in names}
         for tries in self._tries(names, later):

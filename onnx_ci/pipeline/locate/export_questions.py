@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
@@ -78,34 +78,21 @@ class _Run:
     """The last question that is answered as in an export."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class QuestionedModel:
-    """A model that runs on one input without an exporter, and is told at some of its questions that it is being exported.
+    """A model that runs on one input without an exporter, and is told at some of its questions that it is being exported."""
 
-    Args:
-        model: the model.
-        example: the input with which it was exported.
-        probe: the input on which it runs.
-        exporter: whose export it is told to be in.
-        outputs: the names of its outputs.
-        max_drift: the largest drift that passes.
-        deadline: when to stop, by :func:`time.thread_time`.
-    """
-
-    def __init__(
-        self,
-        model: RecipeModel,
-        example: Probe,
-        probe: Probe,
-        *,
-        exporter: str,
-        outputs: Sequence[str],
-        max_drift: DriftLimit,
-        deadline: float,
-    ) -> None:
-        self._model, self._example, self._probe, self._exporter = model, example, probe, exporter
-        self._names, self._max_drift, self._deadline = outputs, max_drift, deadline
-        self._runs: dict[int, _Run] = {}
-        self._wrong: dict[int, set[str]] = {}
+    model: RecipeModel
+    example: Probe
+    """The input with which it was exported."""
+    probe: Probe
+    exporter: str
+    outputs: Sequence[str]
+    max_drift: DriftLimit
+    deadline: float
+    """When to stop, by :func:`time.thread_time`."""
+    _runs: dict[int, _Run] = field(default_factory=dict)
+    _wrong: dict[int, set[str]] = field(default_factory=dict)
 
     def guilty_questions(
         self, wrong: Collection[str], outputs_of_file: Callable[[], Sequence[torch.Tensor]]
@@ -113,19 +100,15 @@ class QuestionedModel:
         """For each wrong output, the question whose answer makes the model itself compute that output, if there is one.
 
         At first, all questions are answered as in an export: the model has to compute what the file does. Then only some
-        are, to find the first question with which an output becomes wrong.
-
-        Args:
-            wrong: the names of the outputs that are wrong in the file.
-            outputs_of_file: runs the file on the input. Not called if the model asks nothing.
+        are, to find the first question with which an output becomes wrong. The file does not run if the model asks nothing.
         """
         guilty: dict[str, ExportQuestion] = {}
         with contextlib.suppress(_UnknownError):
             in_export = self._run(sys.maxsize)
-            reference = proportional_reference(in_export.outputs, self._example.reference) if in_export.questions else None
+            reference = proportional_reference(in_export.outputs, self.example.reference) if in_export.questions else None
             if reference is None:
                 return {}
-            like_in_export = dataclasses.replace(self._probe, reference=reference, refinements=())
+            like_in_export = dataclasses.replace(self.probe, reference=reference, refinements=())
             unexplained = self._wrong_outputs(outputs_of_file(), like_in_export)
             explained = {*wrong} - unexplained
             for name in explained & (self._wrong_if_answered(sys.maxsize) - self._wrong_if_answered(0)):
@@ -138,37 +121,33 @@ class QuestionedModel:
 
     def _makes_wrong(self, name: str, count: int) -> bool:
         """Whether an output is wrong if the first ``count`` questions are answered as in an export."""
-        if CLOCK.thread_time() > self._deadline:
+        if CLOCK.thread_time() > self.deadline:
             raise _UnknownError
         return name in self._wrong_if_answered(count)
 
     def _wrong_if_answered(self, count: int) -> set[str]:
         if count not in self._wrong:
-            self._wrong[count] = self._wrong_outputs(self._run(count).outputs, self._probe)
+            self._wrong[count] = self._wrong_outputs(self._run(count).outputs, self.probe)
         return self._wrong[count]
 
     def _wrong_outputs(self, outputs: Sequence[torch.Tensor], probe: Probe) -> set[str]:
-        failing = compare_refined(self._names, outputs, probe, self._max_drift).failing_outputs
+        failing = compare_refined(self.outputs, outputs, probe, self.max_drift).failing_outputs
         return {name for name in failing if name is not None}
 
     def _run(self, count: int) -> _Run:
-        """The run in which the first ``count`` questions are answered as in an export.
-
-        Raises:
-            _UnknownError: the model raises, or returns another number of outputs.
-        """
+        """The run in which the first ``count`` questions are answered as in an export."""
         if count not in self._runs:
-            call = with_inputs(self._model.fresh(), self._probe.inputs)
+            call = with_inputs(self.model.fresh(), self.probe.inputs)
             answers = _Answers(count, CallPlaces(call.model))
             with contextlib.ExitStack() as stack, force_eager():
-                for name, question in _QUESTIONS.get(self._exporter, {}).items():
+                for name, question in _QUESTIONS.get(self.exporter, {}).items():
                     if isinstance(question, FunctionType):
                         stack.enter_context(_answered(question, functools.partial(answers.answer, name)))
                 try:
-                    outputs = run(call, seed=self._model.recipe.seed)
+                    outputs = run(call, seed=self.model.recipe.seed)
                 except PrepareError:
                     raise _UnknownError from None
-            if len(outputs) != len(self._names):
+            if len(outputs) != len(self.outputs):
                 raise _UnknownError
             self._runs[count] = _Run(outputs=outputs, questions=answers.questions, last=answers.last)
         return self._runs[count]
@@ -201,9 +180,7 @@ class _Answers:
 def _answered(question: FunctionType, answer: Callable[[Callable[[], bool]], bool]) -> Iterator[None]:
     """Within the block, a call of ``question`` returns what ``answer`` does, also where it was imported under another name.
 
-    Args:
-        question: the function.
-        answer: gets the function as it usually is.
+    ``answer`` gets the function as it usually is.
     """
     as_usual = FunctionType(question.__code__, question.__globals__, question.__name__, question.__defaults__)
     before = question.__code__, question.__defaults__

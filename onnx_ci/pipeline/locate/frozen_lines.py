@@ -130,9 +130,7 @@ def differences(trace: Trace, example: Trace) -> list[Line]:
 class AsOnExample:
     """Answers with what some lines get on the example. A line that writes writes nothing.
 
-    Args:
-        lines: the lines.
-        deadline: when the run ends with an error, by :func:`time.thread_time`: other numbers can make it endless.
+    After the deadline, the run ends with an error: other numbers can make it endless.
     """
 
     def __init__(self, lines: Sequence[Line], deadline: float) -> None:
@@ -163,56 +161,41 @@ class AsOnExample:
         return what.value if what.kind is Kind.ARGUMENTS and len(value) != len(what.value) else value
 
 
+@dataclass(kw_only=True)
 class Replay:
-    """A model that runs on one input with some of its lines as on the example.
+    """A model that runs on one input with some of its lines as on the example."""
 
-    Args:
-        model: the model.
-        example: the input with which it was exported.
-        probe: the input on which it runs.
-        outputs: the names of its outputs.
-        outputs_of_file: what the file computes on the input; ``None`` if it fails.
-        fails_at: the line that made the node at which it fails, if that is known.
-        max_drift: the largest drift that passes.
-        deadline: when to stop, by :func:`time.thread_time`.
-    """
-
-    def __init__(
-        self,
-        model: RecipeModel,
-        example: Probe,
-        probe: Probe,
-        *,
-        outputs: Sequence[str],
-        outputs_of_file: Sequence[torch.Tensor] | None,
-        fails_at: SourceLine | None = None,
-        max_drift: DriftLimit,
-        deadline: float,
-    ) -> None:
-        self._model, self._example, self._probe, self._names = model, example, probe, outputs
-        self._of_file, self._max_drift, self._deadline = outputs_of_file, max_drift, deadline
-        self._fails_at = fails_at
-        self._namespaces: dict[int, dict[str, Any]] = {}
-        self._runs = 0
-        self.differences: dict[SourceLine, Frozen] = {}
-        """What lines get there that is not what they got on the example. That alone does not make them a cause."""
-        self.suspects: Collection[SourceLine | None] = ()
-        """The lines that may be a cause."""
-        self._lines_of_shapes: dict[str, tuple[Line, ...]] = {}
-        """By output, the first lines that explain its shape in the file."""
-        self.causes_of_shapes: dict[str, tuple[Culprit, ...]] = {}
-        """By output, the line that explains its shape in the file, where its values have another fault, too."""
+    model: RecipeModel
+    example: Probe
+    """The input with which it was exported."""
+    probe: Probe
+    outputs: Sequence[str]
+    outputs_of_file: Sequence[torch.Tensor] | None
+    """What the file computes on the input; ``None`` if it fails."""
+    fails_at: SourceLine | None = None
+    """The line that made the node at which it fails, if that is known."""
+    max_drift: DriftLimit
+    deadline: float
+    """When to stop, by :func:`time.thread_time`."""
+    differences: dict[SourceLine, Frozen] = field(default_factory=dict)
+    """What lines get there that is not what they got on the example. That alone does not make them a cause."""
+    suspects: Collection[SourceLine | None] = ()
+    """The lines that may be a cause."""
+    causes_of_shapes: dict[str, tuple[Culprit, ...]] = field(default_factory=dict)
+    """By output, the line that explains its shape in the file, where its values have another fault, too."""
+    _lines_of_shapes: dict[str, tuple[Line, ...]] = field(default_factory=dict)
+    """By output, the first lines that explain its shape in the file."""
+    _namespaces: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _runs: int = 0
 
     def causes(self, wrong: Collection[str], warned: Collection[SourceLine]) -> dict[str, tuple[Culprit, ...]]:
         """For each output that is explained, the lines that are its cause, in the order of the code's run.
 
-        Args:
-            wrong: the names of the outputs that are wrong, or of all outputs if the file fails.
-            warned: the lines about which the exporter has warned, which are tried first.
+        If the file fails, all outputs are wrong. The lines about which the exporter has warned are tried first.
         """
-        self._recorded(self._example.inputs)  # which shows where numbers are converted
-        example = self._recorded(self._example.inputs)
-        own = self._recorded(self._probe.inputs)
+        self._recorded(self.example.inputs)  # which shows where numbers are converted
+        example = self._recorded(self.example.inputs)
+        own = self._recorded(self.probe.inputs)
         if not own.is_accepted:
             return {}
         wrong = {*wrong} - self._explained(())
@@ -233,12 +216,12 @@ class Replay:
 
     @property
     def _is_over(self) -> bool:
-        return CLOCK.thread_time() > self._deadline or self._runs > _MOST_RUNS
+        return CLOCK.thread_time() > self.deadline or self._runs > _MOST_RUNS
 
     def _candidates(self, suspects: Sequence[Line]) -> Iterator[tuple[Line, ...]]:
         """What may explain the file: single lines, then all of the kinds that exporters freeze, all writes, and pairs."""
         yield from ((line,) for line in suspects)
-        if self._of_file is not None:  # otherwise, anything that raises would do
+        if self.outputs_of_file is not None:  # otherwise, anything that raises would do
             of_library: dict[tuple[Kind, tuple[str, int]], list[Line]] = {}
             for line in suspects:
                 of_library.setdefault((line.key.kind, line.key.line), []).append(line)
@@ -259,39 +242,40 @@ class Replay:
     def _explained(self, lines: tuple[Line, ...]) -> set[str]:
         """The outputs that the model computes as the file does, if these lines get what they got on the example."""
         self._runs += 1
-        answers = AsOnExample(lines, self._deadline)
+        answers = AsOnExample(lines, self.deadline)
         try:
-            outputs = self._run(*self._recorder(self._probe.inputs, answers))
+            outputs = self._run(*self._recorder(self.probe.inputs, answers))
         except PrepareError as error:
-            is_alike = self._of_file is None and not self._is_over and self._is_where_file_fails(error)
-            return {*self._names} if is_alike else set()
-        if self._of_file is None:
-            return {*self._names} if answers.has_other_count else set()
-        if len(outputs) != len(self._names):
+            is_alike = self.outputs_of_file is None and not self._is_over and self._is_where_file_fails(error)
+            return {*self.outputs} if is_alike else set()
+        if self.outputs_of_file is None:
+            return {*self.outputs} if answers.has_other_count else set()
+        if len(outputs) != len(self.outputs):
             return set()
-        for name, output, of_file in zip(self._names, outputs, self._of_file, strict=True):
+        for name, output, of_file in zip(self.outputs, outputs, self.outputs_of_file, strict=True):
             if output.shape == of_file.shape:
                 self._lines_of_shapes.setdefault(name, lines)
-        reference = proportional_reference(outputs, self._example.reference)
+        reference = proportional_reference(outputs, self.example.reference)
         if reference is None:  # the noise is not known
-            values = zip(self._names, outputs, self._of_file, strict=True)
+            values = zip(self.outputs, outputs, self.outputs_of_file, strict=True)
             return {name for name, own, of_file in values if own.shape == of_file.shape and are_near(own, of_file, _NEAR)}
-        as_replayed = dataclasses.replace(self._probe, reference=reference, refinements=())
-        return {*self._names} - compare_refined(self._names, self._of_file, as_replayed, self._max_drift).failing_outputs
+        as_replayed = dataclasses.replace(self.probe, reference=reference, refinements=())
+        compared = compare_refined(self.outputs, self.outputs_of_file, as_replayed, self.max_drift)
+        return {*self.outputs} - compared.failing_outputs
 
     def _is_where_file_fails(self, error: PrepareError) -> bool:
         """Whether the model fails at the line at which the file does, or in what that line calls, as far as that is known.
 
         Dynamo writes down the lines of forward, not those of other functions that forward calls.
         """
-        if self._fails_at is None or error.__context__ is None:
+        if self.fails_at is None or error.__context__ is None:
             return True
         stack = traceback.walk_tb(error.__context__.__traceback__)
         lines = (source_line(frame.f_code.co_filename, number) for frame, number in stack)
-        return any((line.file, line.line) == (self._fails_at.file, self._fails_at.line) for line in lines)
+        return any((line.file, line.line) == (self.fails_at.file, self.fails_at.line) for line in lines)
 
     def _recorded(self, inputs: Inputs) -> Trace:
-        call, recorder = self._recorder(inputs, AsOnExample((), self._deadline))
+        call, recorder = self._recorder(inputs, AsOnExample((), self.deadline))
         with contextlib.suppress(PrepareError):
             recorder.returned(self._run(call, recorder))
         self._namespaces |= recorder.namespaces
@@ -299,13 +283,13 @@ class Replay:
 
     def _recorder(self, inputs: Inputs, answers: AsOnExample) -> tuple[Call, Recorder]:
         """A call, and what records it: of the numbers of tensors, only those of new ones can differ between two runs."""
-        call = with_inputs(self._model.fresh(), inputs)
+        call = with_inputs(self.model.fresh(), inputs)
         return call, Recorder(call, _keep_created, answers=answers, kinds=[FunctionCall])
 
     def _run(self, call: Call, recorder: Recorder) -> Outputs:
         namespaces = self._namespaces.values()
         with force_eager(), tracked_conversions(namespaces), reported_functions(namespaces), recorder:
-            return run(call, seed=self._model.recipe.seed)
+            return run(call, seed=self.model.recipe.seed)
 
 
 def _keep_created(tensor: torch.Tensor, role: Role) -> torch.Tensor | None:

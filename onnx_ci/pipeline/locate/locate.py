@@ -7,35 +7,35 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from onnx_ci.matrix.drift_limit import DriftLimit
-from onnx_ci.onnx_model.precision import is_converted
+from onnx_ci.onnx_model.precision import lowest_precision
 from onnx_ci.onnx_model.signature import Signature, read_model
 from onnx_ci.opsets import CUSTOM
 from onnx_ci.pipeline.compare.attribution import is_of_other_runtime
 from onnx_ci.pipeline.compare.equal_axes import EQUAL_AXES
-from onnx_ci.pipeline.compare.runtime_run import feeds_of, run_file
+from onnx_ci.pipeline.compare.runtime_run import FileRun, feeds_of
 from onnx_ci.pipeline.export.error_lines import line_of_node
+from onnx_ci.pipeline.export.exporter_errors import remedy_of_wrong_operator
 from onnx_ci.pipeline.inputs.probes import InputStatus, Probe, Probes
 from onnx_ci.pipeline.locate.culprits import SourceSites, find_culprits, with_recipe
 from onnx_ci.pipeline.locate.export_questions import FAST_PATH, ExportQuestion, QuestionedModel
 from onnx_ci.pipeline.locate.frozen_lines import Replay
 from onnx_ci.pipeline.locate.model_trace import TooLargeError, trace_model
-from onnx_ci.pipeline.locate.optimizer_passes import guilty_passes, is_of_optimizer, with_passes
 from onnx_ci.pipeline.locate.single_nodes import NodeRunner
 from onnx_ci.pipeline.model.call import input_tensors
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.recipe_model import CallSignature, RecipeModel
-from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
+from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime, passes_that_change
 from onnx_ci.pipeline.trace.recorder import Tracer
 from onnx_ci.pipeline.trace.trace import Operator
 from onnx_ci.processes.clock import CLOCK
-from onnx_ci.results.records import AXES_OF_ONE, Culprit, Finding, Frozen, FrozenKind, Severity, SourceLine
+from onnx_ci.results.records import AXES_OF_ONE, Culprit, Finding, FrozenKind, Severity, SourceLine
 from onnx_ci.text import listed
 
 _MOST_PROBES = 2
@@ -65,6 +65,11 @@ _IN_NODE = (
 _IN_LAYER = (
     "A size is frozen before the layer of torch that the line calls, or by the exporter inside it. In the second case, try "
     "another opset or exporter, as onnx-ci fix does."
+)
+_WITHOUT_PASSES = "Report it to ONNX Runtime, and switch it off meanwhile: InferenceSession(..., disabled_optimizers=[{}])."
+_BY_BATCH = (
+    "Something calls train() on a normalization while the model runs, so the model uses the statistics of the batch, and the "
+    "file those that were recorded. Call eval(), or compute x.mean(...) and x.var(..., unbiased=False) of the batch in forward."
 )
 _ABOUT_SIZES = ("baked-shape", "static-axis")
 _NOT_HANDED_ON = (
@@ -107,21 +112,13 @@ def located(
 ) -> tuple[list[Finding], str]:
     """The findings, each error about an input with its culprits if they are found; and why some are not, for the log.
 
-    Args:
-        findings: what is wrong with the file.
-        path: the file, with its external data in the same folder.
-        signature: its signature.
-        model: the model that it is an export of.
-        probes: the inputs on which it was compared with that model.
-        exporter: which exporter made it.
-        max_drift: the largest drift that passes.
-        seconds: how long this thread may compute, so that a busy machine finds no less.
-        warned: the lines about which the exporter has warned.
+    This thread may compute for ``seconds``, so that a busy machine finds no less. The exporter has warned about some lines.
     """
     # Values of the file can be told to be the model's if both compute the same each time, and in float32 or float64. A cast to
     # float16 in the file that the model does not have is a fault like any other. One that it has is in its reference's epsilon.
     file_model, is_precise = read_model(path), probes.example.reference.eps <= torch.finfo(torch.float32).eps
-    if isinstance(file_model, Finding) or not is_precise or model.recipe.nondeterministic or is_converted(file_model):
+    is_in_float32 = not isinstance(file_model, Finding) and lowest_precision(file_model, as_a_whole=True) is None
+    if not is_in_float32 or not is_precise or model.recipe.nondeterministic:
         return list(findings), ""
     names = dict.fromkeys(filter(None, map(_output_of, findings)))
     of_axes = {name: line for name in names if (line := _line_of_axes(name, signature, model, probes))}
@@ -148,11 +145,10 @@ def located(
 
     def proven(probe: str | None, output: str | None) -> tuple[Culprit, ...]:
         """The lines that make an output wrong on an input: proven there, or on another input, if they are suspects there."""
-        of_other = proven_by_output.get(output, ())
-        suspects = search.suspects.get(probe)
-        is_likely = suspects is None or any(each.source in suspects for each in of_other)
-        of_input = causes.get((probe, output)) or search.causes_of_shapes.get((probe, output))
-        return of_input or (of_other if is_likely else ())
+        of_other, replay = proven_by_output.get(output, ()), search.replays.get(probe)
+        is_likely = replay is None or any(each.source in replay.suspects for each in of_other)
+        of_shape = replay.causes_of_shapes.get(output or "", ()) if replay is not None else ()
+        return causes.get((probe, output)) or of_shape or (of_other if is_likely else ())
 
     places = search.places(proven)
     twice = _passed_twice(model.signature.input_names, input_tensors(model.pristine)) if exporter == "dynamo" else ()
@@ -183,15 +179,17 @@ def located(
             computed = search.of_output(finding.output) if finding.probe and finding.output else ()  # only what it declares is
             name = finding.output or finding.details.get("output")
             return with_remedy(dataclasses.replace(finding, culprits=computed or proven_by_output.get(name, ())))
-        if passes and is_of_optimizer(finding):
-            return with_passes(finding, passes)
+        if passes and _is_of_optimizer(finding):
+            remedy = _WITHOUT_PASSES.format(", ".join(map(repr, passes)))
+            return dataclasses.replace(finding, optimizer_passes=passes, remedy=remedy)
         question = questions.get((finding.probe, finding.output))
         if question is None and finding.probe is not None and (lines := proven(finding.probe, finding.output)):
             culprits = tuple(with_recipe(each, model.recipe) for each in lines)
             return with_remedy(dataclasses.replace(finding, culprits=culprits))
         if finding.probe in search.failing and finding.output is None:
             return with_remedy(dataclasses.replace(finding, culprits=(search.failing[finding.probe],)))
-        frozen = search.differences.get(finding.probe, {})
+        replay = search.replays.get(finding.probe)
+        frozen = {} if replay is None else replay.differences
         sites = places.get(finding.probe, SourceSites())
         culprits = tuple(
             dataclasses.replace(with_recipe(each, model.recipe), frozen=frozen.get(each.source) if each.source else None)
@@ -216,14 +214,10 @@ class _Search:
     max_drift: DriftLimit
     deadline: float
     problems: list[str] = field(default_factory=list)
-    differences: dict[str | None, Mapping[SourceLine, Frozen]] = field(default_factory=dict)
-    """By the name of the input, what lines get there that is not what they got on the example."""
+    replays: dict[str | None, Replay] = field(default_factory=dict)
+    """By the name of the input, what running lines as on the example has shown there."""
     failing: dict[str | None, Culprit] = field(default_factory=dict)
     """By the name of the input, the node that cannot run there, with the line of the model that made it."""
-    suspects: dict[str | None, Collection[SourceLine | None]] = field(default_factory=dict)
-    """By the name of the input, the lines that may be a cause there."""
-    causes_of_shapes: dict[tuple[str | None, str | None], tuple[Culprit, ...]] = field(default_factory=dict)
-    """The lines that make the shape of an output wrong, by the names of the input and the output; not its values."""
 
     def causes(self, warned: Collection[SourceLine]) -> dict[tuple[str | None, str | None], tuple[Culprit, ...]]:
         """The lines that are proven to be the cause, by the names of the input and the output."""
@@ -241,9 +235,7 @@ class _Search:
                 replay = self._replay(probe, outputs, None if failing is None else failing.source)
                 proven = replay.causes(wrong, warned)
                 causes |= {(probe.name, output): culprits for output, culprits in proven.items()}
-                self.differences[probe.name], self.suspects[probe.name] = replay.differences, replay.suspects
-                for output, culprits in replay.causes_of_shapes.items():
-                    self.causes_of_shapes[probe.name, output] = culprits
+                self.replays[probe.name] = replay
                 if None in of_probe and proven:
                     causes[probe.name, None] = next(iter(proven.values()))
         return causes
@@ -286,9 +278,9 @@ class _Search:
         self, probe: Probe, outputs_of_file: Sequence[torch.Tensor] | None, fails_at: SourceLine | None = None
     ) -> Replay:
         return Replay(
-            self.model,
-            self.probes.example,
-            probe,
+            model=self.model,
+            example=self.probes.example,
+            probe=probe,
             outputs=[value.name for value in self.signature.outputs],
             outputs_of_file=outputs_of_file,
             fails_at=fails_at,
@@ -313,11 +305,7 @@ class _Search:
         return None
 
     def places(self, proven: Callable[[str | None, str | None], Collection[Culprit]]) -> dict[str | None, SourceSites]:
-        """Where the file goes wrong on each input that is searched, by its name.
-
-        Args:
-            proven: the lines that are proven to make an output wrong on an input. What they explain is not searched for.
-        """
+        """Where the file goes wrong on each input that is searched, by its name. What is proven is not searched for."""
         places: dict[str | None, SourceSites] = {}
         for probe in self._probes[:_MOST_PROBES]:
             if probe.name in self.failing or all(proven(probe.name, output) for output in self._wrong_outputs(probe)):
@@ -340,9 +328,9 @@ class _Search:
         for probe in self._probes[:_MOST_PROBES]:
             with self._noting("what the model asks in an export is not known"):
                 model = QuestionedModel(
-                    self.model,
-                    self.probes.example,
-                    probe,
+                    model=self.model,
+                    example=self.probes.example,
+                    probe=probe,
                     exporter=self.exporter,
                     outputs=[value.name for value in self.signature.outputs],
                     max_drift=self.max_drift,
@@ -354,12 +342,18 @@ class _Search:
         return questions
 
     def passes(self) -> tuple[str, ...]:
-        """The passes of ONNX Runtime's optimizer that are at fault."""
-        finding = next(filter(is_of_optimizer, self.errors), None)
-        if finding is not None:
-            with self._noting("the optimizer's passes are not told apart"):
-                return guilty_passes(self.path, functools.partial(self._is_right_without, finding.probe), self.deadline)
-        return ()
+        """The fewest passes of ONNX Runtime's optimizer without which it is right; none if it is wrong without any of them."""
+        finding = next(filter(_is_of_optimizer, self.errors), None)
+        guilty: list[str] = []
+        with self._noting("the optimizer's passes are not told apart"):
+            changing = [] if finding is None else passes_that_change(self.path)
+            if finding is not None and changing and self._is_right_without(finding.probe, changing):
+                guilty = changing
+                for name in changing:
+                    fewer = [other for other in guilty if other != name]
+                    if fewer and CLOCK.thread_time() < self.deadline and self._is_right_without(finding.probe, fewer):
+                        guilty = fewer
+        return tuple(guilty)
 
     @contextlib.contextmanager
     def _noting(self, problem: str) -> Iterator[None]:
@@ -385,17 +379,22 @@ class _Search:
 
     def _is_right_without(self, probe: str | None, passes: Sequence[str]) -> bool:
         """Whether ONNX Runtime is right on an input if it skips passes of its optimizer."""
-        run = run_file(
-            OnnxRuntime(disabled=passes),
-            self.path,
-            self.signature,
-            self.model,
-            [each for each in self.probes.all if each.name == probe],
+        probes = [each for each in self.probes.all if each.name == probe]
+        run = FileRun(
+            runtime=OnnxRuntime(disabled=passes),
+            signature=self.signature,
+            model=self.model,
+            probes=probes,
             device="cpu",
             max_drift=self.max_drift,
-            timings={},
-        )
+        ).run(self.path)
         return bool(run.outputs) and not run.faults
+
+
+def _is_of_optimizer(finding: Finding) -> bool:
+    """Whether ONNX Runtime is right on the same file without its optimizer."""
+    is_of_onnxruntime = finding.rule == "runtime-disagreement" and finding.details.get("runtime") == OnnxRuntime().name
+    return is_of_onnxruntime and OnnxRuntime(optimize=False).name in finding.details.get("right", ())
 
 
 def _output_of(finding: Finding) -> str | None:
@@ -445,11 +444,7 @@ def _passed_twice(input_names: Sequence[str | None], tensors: Sequence[torch.Ten
 
 
 def _taken_for_one(signature: CallSignature, probes: Probes, failing: Collection[str | None]) -> list[str]:
-    """The dynamic axes along which the example has size 1, unless the file is right where only these have another size.
-
-    Args:
-        failing: the names of the inputs on which the file is wrong.
-    """
+    """The dynamic axes along which the example has size 1, unless the file is right where only these have another size."""
     ones = signature.axes_of_one(probes.example.inputs)
 
     def has_other_ones_only(probe: Probe) -> bool:
@@ -477,8 +472,12 @@ def _remedy(finding: Finding, exporter: str, model: RecipeModel) -> str:
         layer = dict(model.pristine.model.named_modules()).get(finding.culprits[0].module)
         if type(layer).__module__.startswith("torch.nn.modules."):  # the culprit is a part of what it computes
             return _IN_LAYER + _SOME_SIZES
+    if (known := remedy_of_wrong_operator(name for each in finding.culprits for name in each.operators)) is not None:
+        return known
     if finding.rule == "baked-value" and any(each.nodes for each in finding.culprits):
         return _IN_NODE
+    if finding.rule == "numeric-drift" and any(each.endswith(".running_mean'") for each in model.changed_by_running):
+        return _BY_BATCH
     return finding.remedy
 
 

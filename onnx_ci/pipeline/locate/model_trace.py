@@ -74,10 +74,8 @@ class TracedValue:
 class ModelTrace:
     """What a model computes from its inputs, operator by operator.
 
-    Args:
-        trace: a run of the model. Of each value that depends on the inputs, it has the numbers and the noise.
-        steps: the smaller operators that larger ones stand for, by the index of these.
-        outputs: what the model returned.
+    Of each value that depends on the inputs, the recorded run has the numbers and the noise. ``steps`` are the smaller
+    operators that larger ones stand for, by the index of these.
     """
 
     def __init__(self, trace: Trace, steps: Mapping[int, Sequence[Operator]], outputs: Sequence[torch.Tensor]) -> None:
@@ -110,7 +108,8 @@ class ModelTrace:
     def _add(self, operator: Operator, whole: Operator, call: int) -> None:
         """Add an operator if it depends on the inputs: a step of the operator ``whole``, or this itself."""
         inputs = tuple(dict.fromkeys(self._positions[each] for each in operator.operands if each in self._positions))
-        results = dict.fromkeys((*operator.written, *operator.results) if inputs else ())
+        is_followed = inputs or any(self._recorded[each].role is Role.CREATED for each in operator.results)
+        results = dict.fromkeys((*operator.written, *operator.results) if is_followed else ())
         outputs = tuple(self._add_value(each, inputs, len(self.operators)) for each in results if each not in self._positions)
         if not outputs:
             return
@@ -155,11 +154,6 @@ class TooLargeError(Exception):
 
 def trace_model(model: RecipeModel, probe: Probe, deadline: float) -> ModelTrace | None:
     """What the model computes on the inputs of ``probe``, in float64; ``None`` if it cannot run in float64.
-
-    Args:
-        model: the model.
-        probe: the inputs.
-        deadline: when to stop, by :func:`time.thread_time`.
 
     Raises:
         TooLargeError: the trace needs too much memory or time.
@@ -229,7 +223,7 @@ class _NumbersRecorder(Recorder):
         self.steps[index], self._events = [event for event in self._events if isinstance(event, Operator)], events
 
     def _numbers(self, tensor: torch.Tensor, role: Role) -> _Numbers | None:
-        if role is not Role.INPUT and not (role is Role.RESULT and self._is_followed):
+        if role not in (Role.INPUT, Role.CREATED) and not (role is Role.RESULT and self._is_followed):
             return None
         if self._is_uninitialized:
             return tensor.new_empty(0), 0.0

@@ -25,11 +25,8 @@ _SAMPLED = 256
 class PairedFile:
     """The values of a file on one input, and which of them are the model's.
 
-    Args:
-        runner: the file.
-        trace: what the model computes on the same input.
-        feeds: the file's inputs by name: first those of the model, in its order; then weights, if they are inputs.
-        limit: how many times the rounding of one operator a node may be off by.
+    The file's inputs are first those of the model, in its order; then weights, if they are inputs. A node may be off by
+    ``limit`` times the rounding of one operator.
     """
 
     def __init__(self, runner: NodeRunner, trace: ModelTrace, feeds: Mapping[str, torch.Tensor], limit: float) -> None:
@@ -45,6 +42,12 @@ class PairedFile:
             if value.tensor.numel():  # what is empty equals everything
                 self._by_size.setdefault(value.tensor.numel(), []).append(position)
         self._ancestors = _ancestors(trace)
+        of_inputs = sum(1 << position for position, value in enumerate(trace.values) if value.operator is None)
+        self._of_sizes = {position for position, bits in enumerate(self._ancestors) if not bits & of_inputs}
+        """What the model makes of sizes alone, such as positions."""
+        for name, tensor in runner.constants.items():
+            if (partner := self._partner(tensor, frozenset())) is not None:
+                self._pair(name, partner)
         inputs = itertools.takewhile(lambda position: trace.values[position].operator is None, range(len(trace.values)))
         for name, position in zip(feeds, inputs, strict=False):
             self._pair(name, position)
@@ -69,7 +72,7 @@ class PairedFile:
         while pending:
             position = pending.pop()
             operator = self.trace.values[position].operator
-            if position not in missing and operator is not None:
+            if position not in missing and operator is not None and self.trace.operators[operator].inputs:
                 missing.add(position)
                 inputs = self.trace.operators[operator].inputs
                 pending += [each for each in inputs if self.trace.values[each].same_as not in paired]
@@ -142,16 +145,14 @@ class PairedFile:
         distances = {
             position: self._distance(tensor, position)
             for position in self._by_size.get(tensor.numel(), ())
-            if any(self.is_before(origin, position) for origin in origins)
+            if position in self._of_sizes or any(self.is_before(origin, position) for origin in origins)
         }
         equal = [position for position, distance in distances.items() if distance <= self._limit]
         # An operator may change little, such as a BatchNorm that was not trained.
         farthest = min((distances[each] for each in equal), default=0.0) * _AS_CLOSE + 1
-        return min(
-            equal,
-            key=lambda each: (distances[each] > farthest, self.trace.values[each].same_as in paired, each),
-            default=None,
-        )
+        is_paired = {each: self.trace.values[each].same_as in paired for each in equal}
+        of_sizes = self._of_sizes
+        return min(equal, key=lambda each: (each in of_sizes, distances[each] > farthest, is_paired[each], each), default=None)
 
     def _distance(self, tensor: torch.Tensor, position: int) -> float:
         """How far a tensor is from one of the model's, in units of its noise."""

@@ -27,15 +27,7 @@ _MOST_CALLS = 4
 def located_by_parts(
     findings: Sequence[Finding], model: RecipeModel, probes: Probes, cell: Cell, deadline: float
 ) -> tuple[list[Finding], str]:
-    """The findings, the first error without a place with the functions of torch that fail by themselves; and the log.
-
-    Args:
-        findings: what is wrong with the cell.
-        model: what it exports.
-        probes: the inputs on which it is judged.
-        cell: the cell.
-        deadline: when to stop, by :func:`time.thread_time`.
-    """
+    """The findings, the first error without a place with the functions of torch that fail by themselves; and the log."""
     # One output that is wrong on two inputs is wrong for one reason, as far as is known.
     located = {_kind(each) for each in findings if each.culprits and each.rule in FAILURES}
     first = next((each for each in findings if _has_no_place(each) and _kind(each) not in located), None)

@@ -40,9 +40,7 @@ class WrongResult:
     values: dict[str, torch.Tensor]
     """What the nodes of the file compute, by name."""
     nodes: Collection[int]
-    """The positions of the nodes."""
     name: str
-    """The name of the value."""
     wanted: torch.Tensor | None = None
     """What it should be, if that is known."""
 
@@ -52,19 +50,11 @@ class Repaired:
     """A node whose repair makes a result right."""
 
     position: int
-    """Its position in the file."""
     result: torch.Tensor
-    """The result then."""
 
 
 def repaired_node(wrong: WrongResult, is_right: Callable[[torch.Tensor], bool], deadline: float) -> Repaired | None:
-    """The node at fault among those of a wrong result, or directly before them; ``None`` if no repair is found.
-
-    Args:
-        wrong: the result.
-        is_right: whether a tensor is what the result should be.
-        deadline: when to stop, by :func:`time.thread_time`.
-    """
+    """The node at fault among those of a wrong result, or directly before them; ``None`` if no repair is found."""
     makers = wrong.runner.makers
     before = {makers[name].position for each in wrong.nodes for name in wrong.runner.nodes[each].inputs if name in makers}
     # A node before them may be at fault although the model computes its value, but in another place.
@@ -96,7 +86,9 @@ def _repairs(wrong: WrongResult, nodes: Collection[FileNode]) -> Iterator[_Repai
         yield from _other_constants(makers[wrong.name], wrong.values, wrong.wanted)
     for node in nodes:
         if node.operator == "Identity":
-            yield from (_Repair(culprit=node, node=each) for each in _missing(node, wrong))
+            # Arithmetic with another value may be missing there.
+            for other, operator in itertools.product(_names_like(node.inputs[0], node, wrong), _ARITHMETIC):
+                yield _Repair(culprit=node, node=node.changed(operator, (), (node.inputs[0], other)))
     for node in nodes:
         yield from (_Repair(culprit=node, node=each) for each in _variants(node, wrong.values))
     for node in nodes:
@@ -105,8 +97,10 @@ def _repairs(wrong: WrongResult, nodes: Collection[FileNode]) -> Iterator[_Repai
                 yield from _other_results(makers[name], name, wrong.values)
     for node in nodes:
         for name in node.inputs:
-            if name not in wrong.runner.constants:
-                yield from _other_inputs(node, name, wrong)
+            others = _names_like(name, node, wrong) if name not in wrong.runner.constants else ()
+            for other in others:
+                if other != name and other not in wrong.runner.constants:
+                    yield _Repair(inputs={name: wrong.values[other]}, reader=node, culprit=node)
 
 
 def _other_constants(node: FileNode, values: Mapping[str, torch.Tensor], wanted: torch.Tensor) -> Iterator[_Repair]:
@@ -121,13 +115,6 @@ def _other_constants(node: FileNode, values: Mapping[str, torch.Tensor], wanted:
             solved = {"Add": result - element, "Sub": element - result, "Mul": result / element, "Div": element / result}
             constant = solved[node.operator].to(values[name].dtype).reshape(values[name].shape)
             yield _Repair(inputs={name: constant}, culprit=node, reader=node)
-
-
-def _missing(node: FileNode, wrong: WrongResult) -> Iterator[FileNode]:
-    """What may be missing where an Identity stands: arithmetic with another value."""
-    for other in _names_like(node.inputs[0], node, wrong):
-        for operator in _ARITHMETIC:
-            yield node.changed(operator, (), (node.inputs[0], other))
 
 
 def _variants(node: FileNode, values: Mapping[str, torch.Tensor]) -> Iterator[FileNode]:
@@ -151,13 +138,6 @@ def _other_results(maker: FileNode, name: str, values: Mapping[str, torch.Tensor
     windows = itertools.islice(_windows(inputs[0]), _MOST_WINDOWS) if maker.operator in _TAKING_PARTS and inputs else ()
     for tensor in (*same, *windows):
         yield _Repair(inputs={name: tensor}, culprit=maker)
-
-
-def _other_inputs(reader: FileNode, name: str, wrong: WrongResult) -> Iterator[_Repair]:
-    """What a node may have to read in the place of an input."""
-    for other in _names_like(name, reader, wrong):
-        if other != name and other not in wrong.runner.constants:
-            yield _Repair(inputs={name: wrong.values[other]}, reader=reader, culprit=reader)
 
 
 def _names_like(name: str, reader: FileNode, wrong: WrongResult) -> Iterator[str]:

@@ -33,8 +33,6 @@ _LOWER = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 _PLAIN, _SMALL = OnnxRuntime(optimize=False), OnnxRuntime(optimize=False, threads=1)
 _MOST_ELEMENTS = 2**20
 """How many elements the inputs of a node may have together for one thread to be enough."""
-
-
 _DIVISIONS = ("Div", "Mod")
 
 
@@ -74,18 +72,24 @@ class FileNode:
 
 
 class NodeRunner:
-    """Runs the nodes of a file one by one.
-
-    Args:
-        path: the file, with its external data in the same folder.
-    """
+    """Runs the nodes of a file one by one."""
 
     def __init__(self, path: Path) -> None:
         model = onnx.load(path)
         if model.functions:
             model = onnx.inliner.inline_local_functions(model)
         self._opsets, self._ir_version = model.opset_import, model.ir_version
-        self.nodes = [_file_node(position, node) for position, node in enumerate(model.graph.node)]
+        self.nodes = [
+            FileNode(
+                position=position,
+                name=node.name or next(filter(None, node.output), ""),
+                operator=node.op_type,
+                inputs=tuple(_needed_by(node)),
+                outputs=tuple(filter(None, node.output)),
+                proto=node,
+            )
+            for position, node in enumerate(model.graph.node)
+        ]
         self.makers = {name: node for node in self.nodes for name in node.outputs}
         """The node that computes each value."""
         self.outputs = [each.name for each in model.graph.output]
@@ -154,17 +158,6 @@ def _is_undefined(dividend: torch.Tensor, divisor: torch.Tensor) -> bool:
     dividends, divisors = dividend.numpy(), divisor.numpy()
     overflows = (dividends == np.iinfo(dividends.dtype).min) & (divisors == -1)
     return bool(overflows.any() or not divisors.all())
-
-
-def _file_node(position: int, node: NodeProto) -> FileNode:
-    return FileNode(
-        position=position,
-        name=node.name or next(filter(None, node.output), ""),
-        operator=node.op_type,
-        inputs=tuple(_needed_by(node)),
-        outputs=tuple(filter(None, node.output)),
-        proto=node,
-    )
 
 
 def _needed_by(node: NodeProto) -> dict[str, None]:

@@ -31,15 +31,9 @@ class Applied:
 
 
 def apply_pass(graph_pass: GraphPass, before: Artifact, folder: Path, feeds: Feeds) -> Applied:
-    """Apply ``graph_pass`` to the file ``before``, which is not changed.
+    """Apply ``graph_pass`` to the file ``before``, which is not changed, and write its own to the new ``folder``.
 
     Only out-of-memory errors are raised.
-
-    Args:
-        pass: the pass.
-        before: the exporter's file, or that of the pass before.
-        folder: where the pass's file is written; it must not exist.
-        feeds: inputs by name, for a pass that runs the file.
     """
     folder.mkdir(parents=True)
     path = folder / before.path.name
@@ -72,9 +66,6 @@ def _finding_of(error: BaseException, graph_pass: GraphPass, paths: tuple[Path, 
     for path in paths:  # they differ in each run
         message = message.replace(str(path), "the file")
     return finding("pass-error", message, remedy=remedy, introduced_by=graph_pass.name)
-
-
-# --- functions --------------------------------------------------------------------------------------------------------
 
 
 def _transform(graph_pass: GraphPass, before: Path, path: Path, feeds: Feeds) -> None:

@@ -17,12 +17,7 @@ Feeds = Callable[[], Sequence[Mapping[str, Any]]]
 
 
 class CannotApplyError(Exception):
-    """A package is not installed, or inputs for a calibration are missing.
-
-    Args:
-        problem: what is wrong, as it follows the name of what is applied.
-        remedy: what to do.
-    """
+    """A package is not installed, or inputs for a calibration are missing."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem)
@@ -30,11 +25,7 @@ class CannotApplyError(Exception):
 
 
 def _import(module: str, *, package: str, extra: str) -> Any:
-    """Import a module of a package that an extra of onnx-ci requires.
-
-    Raises:
-        CannotApplyError: the package is not installed.
-    """
+    """Import a module of a package that an extra of onnx-ci requires."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -42,9 +33,6 @@ def _import(module: str, *, package: str, extra: str) -> Any:
             problem = f"needs {package}, which is not installed"
             raise CannotApplyError(problem, f"pip install onnx-ci[{extra}]") from None
         raise
-
-
-# --- what keeps the numbers -------------------------------------------------------------------------------------------
 
 
 def onnxsim(model: onnx.ModelProto, **options: Any) -> onnx.ModelProto:
@@ -86,9 +74,6 @@ def ort_optimized(before: Path, after: Path, **options: Any) -> None:
         entry = "session.optimized_model_external_initializers_file_name"
         session_options.add_session_config_entry(entry, f"{after.name}.data")
     ort.InferenceSession(before, sess_options=session_options, providers=["CPUExecutionProvider"])
-
-
-# --- half precision and quantization ----------------------------------------------------------------------------------
 
 
 def to_float16(model: onnx.ModelProto, *, keep_io_types: bool, **options: Any) -> onnx.ModelProto:

@@ -68,9 +68,6 @@ def _rounded(call: OperatorCall, outputs: Any, change: Callable[[torch.Tensor], 
     return outputs if call.is_view else pytree.tree_map_only(torch.Tensor, rounded, outputs)
 
 
-# --- float16 ----------------------------------------------------------------------------------------------------------
-
-
 class _Float16(Intervention):
     def __init__(self, generator: torch.Generator | None) -> None:
         super().__init__()
@@ -94,8 +91,6 @@ def float16(seed: int | None) -> Within:
 
     return within
 
-
-# --- int8 -------------------------------------------------------------------------------------------------------------
 
 Ranges = dict[tuple[int, str], tuple[float, float]]
 """The least and the largest value of each activation, by the number of its operator and its role there."""
@@ -284,23 +279,14 @@ def is_within(ranges: Ranges, calibrated: Ranges) -> bool:
 
 
 class _Int8(_Numbered):
-    """Rounds weights and activations to 256 steps.
+    """Rounds weights and activations to 256 steps, with their own ranges unless they are calibrated.
 
-    Args:
-        call: the call that will run.
-        pass: the pass, whose options say which types it uses and whether weights have a scale for each channel.
-        seed: the seed of the random numbers that round; ``None`` to round to the nearest step.
-        observations: what a run on the same inputs shows.
-        calibrated: the ranges of activations; ``None`` for those of the data.
+    The pass's options say which types it uses, and whether weights have a scale for each channel. ``observations`` is what a
+    run on the same inputs shows.
     """
 
     def __init__(
-        self,
-        call: Call,
-        graph_pass: GraphPass,
-        seed: int | None,
-        observations: Observations,
-        calibrated: Ranges | None,
+        self, call: Call, graph_pass: GraphPass, seed: int | None, observations: Observations, calibrated: Ranges | None
     ) -> None:
         super().__init__(call)
         self._options: Mapping[str, Any] = graph_pass.options

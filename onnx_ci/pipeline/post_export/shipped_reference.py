@@ -50,14 +50,7 @@ class ShippedReference:
 
     @classmethod
     def of(cls, model: RecipeModel, probes: Probes, passes: Sequence[GraphPass], limit: DriftLimit) -> Self:
-        """``probes``, in units of the rounding of ``passes``; unchanged if they keep the numbers.
-
-        Args:
-            model: the model of which the file is an export.
-            probes: the inputs with the references of that model.
-            passes: the passes that made the file.
-            limit: the largest drift that passes.
-        """
+        """``probes``, in units of the rounding of ``passes``; unchanged if they keep the numbers."""
         domains = tuple(domain for graph_pass in passes for domain in graph_pass.domains)
         lossy = [each for each in passes if each.lossy]
         if passes:
@@ -108,8 +101,6 @@ _COARSE = (
     "Keep sensitive operators out of the pass (nodes_to_exclude, op_block_list), use a scale for each channel "
     "(per_channel=True), or set a lower max_drift for the pass."
 )
-
-
 _NO_UNIT = (
     "Look for an overflow, or a division by what the rounding makes zero: use a larger epsilon, or keep operators out of the "
     "pass (nodes_to_exclude, op_block_list)."
@@ -235,9 +226,6 @@ class _Simulator:
         if reference.method == "proportion" and len(simulated) > 1:
             reference = probe.refinements[0]()
         return dataclasses.replace(with_noise_of(reference, simulated, self._method, unrounded=unrounded), is_lossy=True)
-
-
-# --- calibration ------------------------------------------------------------------------------------------------------
 
 
 def calibration_probes(probes: Probes) -> list[Probe]:

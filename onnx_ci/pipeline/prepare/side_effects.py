@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -139,7 +140,8 @@ def _explained(
     again = run(copies.fresh(), seed=OTHER_SEED)
     if differ(again, own):
         message = "a fresh copy of the model returns different outputs"
-        first, other = (tracer.record(copies.fresh(), seed=seed)[0] for seed in (0, OTHER_SEED))
+        record = functools.partial(tracer.record, keep=sums_of_constants)
+        first, other = (record(copies.fresh(), seed=seed)[0] for seed in (0, OTHER_SEED))
         drawn = next(iter(lines_that_draw(first)), None)
         remedy, source = (None, drawn) if drawn else (_NOT_DRAWN_BY_TORCH, first_difference(first, other))
         details = {"other_sizes": not same_shapes(again, own)}
@@ -215,7 +217,8 @@ def _changed(changed: Sequence[str]) -> Finding:
 
 def _impure(changed: Sequence[str], later: str, copies: Copies, tracer: Tracer) -> Finding:
     fresh = copies.fresh()
-    first, second = (tracer.record(call)[0] for call in [with_inputs(fresh), with_inputs(fresh)])
+    calls = [with_inputs(fresh), with_inputs(fresh)]
+    first, second = (tracer.record(call, keep=sums_of_constants)[0] for call in calls)
     source = next(iter(lines_that_change_state(first)), None) or first_difference(first, second)
     state = listed_shortly(changed) if changed else "state that it keeps"
     message = f"running the model changes {state}, and {later} returns different outputs"
@@ -294,17 +297,25 @@ def first_difference(trace: Trace, other: Trace) -> SourceLine | None:
     """
     places = {event.place for event in trace.events}
     for event, another in itertools.zip_longest(trace.events, other.events):
-        if event is None or another is None or _without_tensors(event) != _without_tensors(another):
+        if event is None or another is None or _described(event, trace) != _described(another, other):
             is_new = another is not None and another.place not in places
             return (another if is_new or event is None else event).place.source
     return None
 
 
-def _without_tensors(event: Event) -> object:
-    """What an event is, apart from the values of tensors. Numbers are texts, in which NaN equals itself."""
+def sums_of_constants(tensor: torch.Tensor, role: Role) -> float | None:
+    """What tells tensors of plain objects apart, which no operator of the run makes."""
+    if role is not Role.CONSTANT or tensor.layout is not torch.strided or tensor.is_complex():
+        return None
+    return tensor.detach().sum(dtype=torch.float64).item()
+
+
+def _described(event: Event, trace: Trace) -> object:
+    """What an event is, apart from what operators have computed. Numbers are texts, in which NaN equals itself."""
     match event:
-        case Operator(call=call):
-            return call.operator
+        case Operator(call=call, operands=operands):
+            values = [trace.values[each] for each in operands]
+            return call.operator, [(each.shape, repr(each.kept) if each.role is Role.CONSTANT else "") for each in values]
         case FunctionCall(function=function, args=args, kwargs=kwargs):
             return function, repr(numbers_in((args, kwargs)))
         case Decision(outcome=outcome):

@@ -13,43 +13,12 @@ import torch
 from onnx_ci.pipeline.reduce.program import Data, FunctionCall, Name, Operand, Program, Size, names_in
 
 _INFIX = {
-    "add": "+",
-    "__add__": "+",
-    "sub": "-",
-    "__sub__": "-",
-    "mul": "*",
-    "__mul__": "*",
-    "div": "/",
-    "__truediv__": "/",
-    "matmul": "@",
-    "__matmul__": "@",
-    "pow": "**",
-    "__pow__": "**",
-    "__floordiv__": "//",
-    "__mod__": "%",
-    "__rshift__": ">>",
-    "__lshift__": "<<",
-    "__and__": "&",
-    "__or__": "|",
-    "__xor__": "^",
-    "gt": ">",
-    "ge": ">=",
-    "lt": "<",
-    "le": "<=",
-    "eq": "==",
-    "ne": "!=",
-}
-_REVERSED = {
-    "__radd__": "+",
-    "__rsub__": "-",
-    "__rmul__": "*",
-    "__rdiv__": "/",
-    "__rtruediv__": "/",
-    "__rpow__": "**",
-    "__rfloordiv__": "//",
-    "__rmod__": "%",
-    "__rmatmul__": "@",
-}
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "truediv": "/", "floordiv": "//", "mod": "%", "matmul": "@", "pow": "**",
+    "rshift": ">>", "lshift": "<<", "and": "&", "or": "|", "xor": "^",
+    "gt": ">", "ge": ">=", "lt": "<", "le": "<=", "eq": "==", "ne": "!=",
+}  # fmt: skip
+"""By the name of a method, with or without two underscores around it."""
+_REVERSED = {f"__r{name}__": symbol for name, symbol in _INFIX.items()}
 _PREFIX = {"neg": "-", "__neg__": "-", "__invert__": "~"}
 _IN_PLACE = {"__iadd__": "+=", "__isub__": "-=", "__imul__": "*=", "__itruediv__": "/=", "__ifloordiv__": "//="}
 _CASTS = {torch.float64: ".double()", torch.float16: ".half()", torch.bfloat16: ".bfloat16()", torch.float32: ""}
@@ -166,8 +135,9 @@ def _expression(call: FunctionCall, names: Mapping[str, str]) -> str:
         return f"{args[0]}.{owner.rpartition('.')[2]}"
     if method == "__getitem__":
         return f"{args[0]}[{_index(call.args[1], names)}]"
-    if not call.kwargs and len(args) == 2 and method in _INFIX:
-        return f"{args[0]} {_INFIX[method]} {args[1]}"
+    infix = _INFIX.get(method.removeprefix("__").removesuffix("__"))
+    if not call.kwargs and len(args) == 2 and infix is not None:
+        return f"{args[0]} {infix} {args[1]}"
     if not call.kwargs and len(args) == 2 and method in _REVERSED:
         return f"{args[1]} {_REVERSED[method]} {args[0]}"
     if not call.kwargs and len(args) == 1 and method in _PREFIX:

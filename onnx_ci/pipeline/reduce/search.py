@@ -31,13 +31,7 @@ _RIGHT = Program(operands={"x": _X, "y": _Y}, calls=(_RELU,), outputs=("y",))
 
 
 def failing_part(parts: Iterable[Program], fails: Callable[[Program], bool], deadline: float) -> Program | None:
-    """The first part of a model's calls that fails by itself; ``None`` if no part does, or if every program does.
-
-    Args:
-        parts: the parts, the likeliest to fail first.
-        fails: whether a program fails as the cell does.
-        deadline: when to stop, by :func:`time.thread_time`.
-    """
+    """The first part of a model's calls that fails by itself; ``None`` if no part does, or if every program does."""
     if fails(_RIGHT):
         return None
     in_time = itertools.takewhile(lambda _: CLOCK.thread_time() <= deadline, parts)
@@ -82,20 +76,10 @@ def _kind(call: FunctionCall, program: Program) -> object:
     return call.function, repr(mapped(call.args, leaf)), repr({name: mapped(each, leaf) for name, each in call.kwargs.items()})
 
 
-# --- smaller, as long as it fails ---------------------------------------------------------------------------------------
-
-
 def shrunk(
     program: Program, step: Callable[[Program], Iterator[Program]], fails: Callable[[Program], bool], deadline: float
 ) -> Program:
-    """The program after as many steps as leave it failing.
-
-    Args:
-        program: a program that fails.
-        step: gives the programs that are a step smaller.
-        fails: whether a program fails in the same way.
-        deadline: when to stop.
-    """
+    """The program after as many steps as leave it failing."""
     while True:
         candidates = itertools.takewhile(lambda _: CLOCK.thread_time() < deadline, step(program))
         smaller = next(filter(fails, candidates), None)

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import onnx
 import torch
@@ -57,11 +57,6 @@ class Outcome:
     failure: Failure
     message: str
     """What the exporter, the checker or the runtime says; empty for values."""
-
-    @classmethod
-    def of(cls, finding: Finding) -> Self:
-        """How a program with the fault of a finding would fail; its rule is one of :data:`FAILURES`."""
-        return cls(failure=FAILURES[finding.rule], message=finding.message)
 
     @property
     def operator(self) -> str | None:
@@ -156,13 +151,7 @@ def run_eagerly(program: Program) -> EagerRun | None:
 
 
 def attempt(program: Program, how: ExportCall, path: Path) -> Outcome | None:
-    """How a program fails; ``None`` if it does not, or cannot run in PyTorch.
-
-    Args:
-        program: the program.
-        how: how it is exported.
-        path: where the file is written.
-    """
+    """How a program fails, whose file is written to ``path``; ``None`` if it does not, or cannot run in PyTorch."""
     path.unlink(missing_ok=True)
     reference = run_eagerly(program)
     if reference is None:
@@ -191,7 +180,7 @@ def attempt(program: Program, how: ExportCall, path: Path) -> Outcome | None:
 
 def fails_like(finding: Finding, how: ExportCall, path: Path) -> Callable[[Program], bool]:
     """A function that says whether a program fails as a finding says of a cell. Arguments are as for :func:`attempt`."""
-    wanted = Outcome.of(finding)
+    wanted = Outcome(failure=FAILURES[finding.rule], message=finding.message)
 
     def fails(program: Program) -> bool:
         outcome = attempt(program, how, path)

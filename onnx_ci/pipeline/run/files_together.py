@@ -27,12 +27,7 @@ class RunFilesError(Exception):
 
 
 class OnnxFile:
-    """One of the files, loaded by a runtime. Called with its inputs by name, it returns its outputs by name.
-
-    Args:
-        path: where the file is.
-        session: the loaded file.
-    """
+    """One of the files, loaded by a runtime. Called with its inputs by name, it returns its outputs by name."""
 
     def __init__(self, path: Path, session: Session) -> None:
         signature = read_signature(path)
@@ -67,12 +62,7 @@ class OnnxFile:
 class FilesTogether:
     """The files of a cell as one session, which runs them with the recipe's function.
 
-    Args:
-        folder: where the files are.
-        load: loads a file.
-        run_files: the recipe's function.
-        call: the call whose tensors are replaced by the inputs.
-        outputs: how many outputs the model has.
+    The inputs replace the tensors of the call.
     """
 
     def __init__(self, folder: Path, load: Callable[[Path], Session], run_files: RunFiles, call: Call, outputs: int) -> None:

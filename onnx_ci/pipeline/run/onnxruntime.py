@@ -94,7 +94,7 @@ class OnnxRuntime:
             return OnnxRuntimeSession(
                 onnxruntime.InferenceSession(path, sess_options=options, providers=providers_on_cpu, **disabled), profile=None
             )
-        load_cuda_libraries(onnxruntime)
+        onnxruntime.preload_dlls()  # CUDA's libraries from pip; those that torch has loaded are used if their versions match
         options.use_deterministic_compute = True
         folder = Path(tempfile.mkdtemp(prefix="onnx-ci-profile-"))
         options.enable_profiling, options.profile_file_prefix = True, str(folder / "run")
@@ -136,19 +136,8 @@ def cuda_options(device: str, *, tf32: bool) -> Mapping[str, str]:
     }
 
 
-def load_cuda_libraries(onnxruntime: Any) -> None:
-    """Load the CUDA libraries that pip has installed. Those that torch has loaded are used if their versions match."""
-    if hasattr(onnxruntime, "preload_dlls"):  # 1.21
-        onnxruntime.preload_dlls()
-
-
 class OnnxRuntimeSession:
-    """A session of ONNX Runtime.
-
-    Args:
-        session: the session.
-        profile: the folder for a profile of the first run, if one is written; removed with the session.
-    """
+    """A session of ONNX Runtime. A profile of its first run is written to ``profile``, a folder that is removed with it."""
 
     nodes_on_cpu: tuple[str, ...] | None = None
 

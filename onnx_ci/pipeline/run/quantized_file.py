@@ -45,7 +45,6 @@ class QuantizedActivation:
     source: str | None
     """The tensor of floating-point numbers that is quantized; ``None`` if an operator computes the integers directly."""
     node: onnx.NodeProto
-    """The operator."""
     scale: float
     zero_point: int
     integers: np.iinfo
@@ -86,9 +85,6 @@ def quantized_activations(model: onnx.ModelProto) -> Iterator[QuantizedActivatio
                 integers=np.iinfo(zero_point.dtype),
                 operator=operators.get(node.input[0], "") if node.op_type == "QuantizeLinear" else node.op_type,
             )
-
-
-# --- jitter -----------------------------------------------------------------------------------------------------------
 
 
 def quantized_tensors(model: onnx.ModelProto) -> Mapping[str, np.iinfo]:
@@ -138,8 +134,6 @@ def _jitter(name: str, integers: np.iinfo, seed: float) -> Iterator[onnx.NodePro
     yield node("Min", "above highest", "within")
     yield node("Cast", "within", name, to=kind)
 
-
-# --- running changed copies ---------------------------------------------------------------------------------------------
 
 _CLIPPED_SHARE = 0.001
 """A file that was calibrated for an input clips at most this share of each activation."""
@@ -222,14 +216,7 @@ WRONG_SCALE = "If the file was calibrated on inputs like these, calibrate it aga
 
 
 class QuantizedFile:
-    """Runs changed copies of a quantized file.
-
-    Args:
-        name: what the file is called in messages.
-        model: the file with all its data. It is not changed.
-        runtime: what runs the copies.
-        scratch: a folder for them.
-    """
+    """Runs changed copies of a quantized file, which are in a scratch folder. Messages call the file by its name."""
 
     def __init__(self, name: str, model: onnx.ModelProto, runtime: Runtime, scratch: Path) -> None:
         self.name = name
@@ -249,11 +236,7 @@ class QuantizedFile:
         return self._load(self._model, "as-it-is")
 
     def fits(self, feeds: Mapping[str, torch.Tensor]) -> list[ScaleFit]:
-        """How the scale of each activation fits its values.
-
-        Args:
-            feeds: the inputs by name. What the runtime raises about them is raised.
-        """
+        """How the scale of each activation fits its values."""
         names = {value.name for value in self._model.graph.input}
         outputs = self._with_activations.run(feeds) if self.activations else ()
         return [

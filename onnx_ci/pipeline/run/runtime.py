@@ -52,11 +52,7 @@ class Runtime(Protocol):
 
 
 class ArraySession:
-    """A session on the CPU that cannot be seeded.
-
-    Args:
-        run_arrays: runs the file on numpy arrays by name, and returns its outputs in order.
-    """
+    """A session on the CPU that cannot be seeded. It runs the file on numpy arrays by name, and has the outputs in order."""
 
     provider = "cpu"
     nodes_on_cpu = None
@@ -72,11 +68,7 @@ class ArraySession:
 
 
 def make_runtime(name: str, *, tf32: bool = False) -> Runtime:
-    """A runtime of :data:`onnx_ci.plugins.RUNTIMES`.
-
-    Args:
-        name: its name, with its version if that is not the installed one.
-        tf32: whether it may use TensorFloat-32 on CUDA; only ONNX Runtime can.
+    """A runtime of :data:`onnx_ci.plugins.RUNTIMES`, by its name with the version if that is not the installed one.
 
     Raises:
         EnvironmentLacksError: the version is not installed.
@@ -89,12 +81,7 @@ def make_runtime(name: str, *, tf32: bool = False) -> Runtime:
 
 
 class _CheckedRuntime:
-    """A runtime of another package. What it returns is checked, so that a mistake of the package is told as one.
-
-    Args:
-        name: the name of its entry point.
-        runtime: the runtime.
-    """
+    """A runtime of another package. What it returns is checked, so that a mistake of the package is told as one."""
 
     def __init__(self, name: str, runtime: Runtime) -> None:
         self.name, self.is_deployed = name, runtime.is_deployed

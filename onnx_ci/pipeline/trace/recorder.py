@@ -86,9 +86,9 @@ class Tracer:
         trace, _ = self.record(self._copies.running(inputs))
         return self.record(self._copies.running(inputs))[0] if self.must_repeat else trace
 
-    def record(self, call: Call, *, seed: int = 0) -> tuple[Trace, Any]:
+    def record(self, call: Call, *, seed: int = 0, keep: Keep = keep_indices) -> tuple[Trace, Any]:
         """Run a call once. What it returns comes with the trace, and is ``None`` if it raises."""
-        recorder, result = Recorder(call), None
+        recorder, result = Recorder(call, keep=keep), None
         conversions = tracked_conversions(self._converting.values())
         with contextlib.suppress(PrepareError), force_eager(), in_small_operators(), conversions, recorder:
             result = run_tree(call, seed=seed)

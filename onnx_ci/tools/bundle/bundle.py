@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ import torch
 from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
+from onnx_ci.engine.recipes import Recipes
 from onnx_ci.environment.versions import versions
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.matrix.plan import CellSpec, CellTask, with_recipe
@@ -42,7 +43,7 @@ from onnx_ci.pipeline.run.runtime import Runtime
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.scratch import scratch_folder
-from onnx_ci.processes.supervisor import LAST, Death, Message, Send
+from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Finding, Severity, SourceLine
 from onnx_ci.tools.bundle.issue import Report, Tracker, issue_text, main_expression, script, script_of_file, title
@@ -72,19 +73,10 @@ class Reduced:
     eager: EagerRun
 
 
-RunAll = Callable[..., Iterator[tuple[str, Message | Death]]]
-"""Calls functions with recipes, each in a process of its own: :meth:`onnx_ci.engine.recipes.Recipes.run_all`."""
+def write_bundle(spec: CellSpec, findings: Sequence[Finding], folder: Path, recipes: Recipes) -> str:
+    """Write a folder with a script, a file, data and the text of an issue, and return in words where to report it.
 
-
-def write_bundle(spec: CellSpec, findings: Sequence[Finding], folder: Path, settings: Settings, run_all: RunAll) -> str:
-    """Write a folder with a script, a file, data and the text of an issue, and return where to report it, in words.
-
-    Args:
-        spec: the cell, which has failed.
-        findings: what is wrong with it.
-        folder: created if it does not exist; files of other names are left alone, and an earlier bug report is replaced.
-        settings: the settings.
-        run_all: starts the process that makes the fault smaller.
+    The folder is created if it does not exist. Files of other names are left alone, and an earlier bug report is replaced.
 
     Raises:
         NoBundleError: there is nothing to write; the folder is left as it is.
@@ -97,7 +89,7 @@ def write_bundle(spec: CellSpec, findings: Sequence[Finding], folder: Path, sett
             raise ConfigurationError(f"{path} would be replaced, but onnx-ci did not write it; name another folder")
     _reportable(findings)
     with scratch_folder() as scratch:
-        report = _reduce(spec, findings, scratch, settings, run_all)
+        report = _reduce(spec, findings, scratch, recipes)
         printed = _run_script(scratch)
         _clean(scratch / FILE)
         script, has_file = (scratch / SCRIPT).read_text(), (scratch / FILE).is_file()
@@ -111,11 +103,11 @@ def write_bundle(spec: CellSpec, findings: Sequence[Finding], folder: Path, sett
     return f"{report.expression} fails by itself: run {SCRIPT} in {folder}, and report {ISSUE} to {report.tracker}"
 
 
-def _reduce(spec: CellSpec, findings: Sequence[Finding], folder: Path, settings: Settings, run_all: RunAll) -> Report:
+def _reduce(spec: CellSpec, findings: Sequence[Finding], folder: Path, recipes: Recipes) -> Report:
     """Write the script, the file and the data, in a process of its own."""
-    write = functools.partial(_write, spec, findings, folder, settings)
+    write = functools.partial(_write, spec, findings, folder, recipes.settings)
     sent: dict[str, str] = {}
-    for _, event in run_all({"bundle": (spec.cell.recipe, write)}, Limits.of(spec)):
+    for _, event in recipes.run_all({"bundle": (spec.cell.recipe, write)}, Limits.of(spec)):
         if isinstance(event, Death):
             raise NoBundleError(f"the process that makes the fault smaller {event.message}")
         sent = event[LAST]
@@ -126,12 +118,7 @@ def _reduce(spec: CellSpec, findings: Sequence[Finding], folder: Path, settings:
 
 
 def reduced(task: CellTask, findings: Sequence[Finding], path: Path) -> Reduced:
-    """The smallest program that fails as a cell does, in this process.
-
-    Args:
-        task: the cell, which has failed.
-        findings: what is wrong with it.
-        path: where programs are exported to. In the end, it is the file of the smallest program, if that has one.
+    """The smallest program that fails as a cell does, in this process. ``path`` is its file in the end, if it has one.
 
     Raises:
         NoBundleError: there is none.
@@ -218,7 +205,7 @@ def _reportable(findings: Sequence[Finding]) -> Finding:
 
 
 def _run_script(folder: Path) -> str:
-    """Run the script in an interpreter of its own and return what it prints, without the stack.
+    """Run the script in an interpreter of its own and return what it prints, without the stack and the paths of this machine.
 
     Raises:
         NoBundleError: the script does not fail there.
@@ -239,18 +226,13 @@ def _run_script(folder: Path) -> str:
             "the script passes in an interpreter of its own, so the fault needs something else that the project does, "
             "such as an operator that it registers"
         )
-    return _without_places(process.stderr, folder)
-
-
-_FRAME = re.compile(r"(?:Traceback \(most recent call last\):\n)?(?:^  .*\n)+", re.MULTILINE)
-
-
-def _without_places(text: str, folder: Path) -> str:
-    """What a script prints, without the stack and the paths of this machine."""
-    shown = _FRAME.sub("", text)
+    shown = _FRAME.sub("", process.stderr)
     for place in (folder.resolve(), Path(torch.__file__).parents[1], Path(sys.prefix)):
         shown = shown.replace(f"{place}{os.sep}", "")
     return shown.strip()
+
+
+_FRAME = re.compile(r"(?:Traceback \(most recent call last\):\n)?(?:^  .*\n)+", re.MULTILINE)
 
 
 def _clean(path: Path) -> None:
@@ -264,17 +246,17 @@ def _clean(path: Path) -> None:
         onnx.save(model, path)
 
 
-# --- in a process of its own
-
-
 def _write(spec: CellSpec, findings: Sequence[Finding], folder: Path, settings: Settings, recipe: Recipe, send: Send) -> None:
-    """Write the script, the file and the data."""
+    """Write the script, the file and the data, in a process of its own."""
     try:
         fault = reduced(with_recipe(spec, recipe, settings), findings, folder / FILE)
     except (NoBundleError, PrepareError) as error:
         send({LAST: {"problem": str(error)}})
         return
-    _write_data(fault.eager, folder / DATA)
+    (folder / DATA).mkdir()
+    for kind, tensors in (("input", fault.eager.inputs), ("output", fault.eager.expected)):  # as ONNX's own tests keep them
+        for number, tensor in enumerate(tensors):
+            onnx.save_tensor(onnx.numpy_helper.from_array(as_array(tensor)), str(folder / DATA / f"{kind}_{number}.pb"))
     tracker, reason = _at_fault(fault, folder / FILE)
     head = title(fault.program, fault.how, fault.outcome, tracker)
     if tracker is Tracker.EXPORTER:
@@ -284,14 +266,6 @@ def _write(spec: CellSpec, findings: Sequence[Finding], folder: Path, settings: 
     (folder / SCRIPT).write_text(text)
     report = Report(title=head, tracker=tracker, reason=reason, expression=main_expression(fault.program))
     send({LAST: to_json(report)})
-
-
-def _write_data(eager: EagerRun, folder: Path) -> None:
-    """Inputs and expected outputs, as ONNX's own tests keep them."""
-    folder.mkdir()
-    for kind, tensors in (("input", eager.inputs), ("output", eager.expected)):
-        for number, tensor in enumerate(tensors):
-            onnx.save_tensor(onnx.numpy_helper.from_array(as_array(tensor)), str(folder / f"{kind}_{number}.pb"))
 
 
 def _at_fault(fault: Reduced, path: Path) -> tuple[Tracker, str]:

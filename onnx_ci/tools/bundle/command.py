@@ -52,7 +52,7 @@ def _bundled(subject: NamedCell, result: CellResult, folder: Path, settings: Set
         recipes = find_recipes(settings, (settings.root / recipes.scopes[subject.spec.cell.recipe].source,))
     try:
         with recipes:
-            return write_bundle(subject.spec, result.findings, folder, settings, recipes.run_all)
+            return write_bundle(subject.spec, result.findings, folder, recipes)
     except NoBundleError as error:
         return f"no bug report is written: {error}"
     except OSError as error:

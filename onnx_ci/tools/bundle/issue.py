@@ -57,15 +57,7 @@ def title(program: Program, how: ExportCall, outcome: Outcome, tracker: Tracker)
 
 
 def issue_text(report: Report, *, script: str, has_file: bool, printed: str, versions: Mapping[str, str]) -> str:
-    """The issue in Markdown.
-
-    Args:
-        report: what it says.
-        script: the script that fails.
-        has_file: whether the folder has a file in ONNX.
-        printed: what the script prints.
-        versions: the versions of the packages involved.
-    """
+    """The issue in Markdown, with what the script prints."""
     listed = "\n".join(f"- {name} {version}" for name, version in versions.items() if name != "onnx-ci")
     file = "`model.onnx` is the exported file; " if has_file else ""
     data = f"{file}`test_data_set_0` holds the inputs and PyTorch's outputs.\n"
@@ -94,14 +86,7 @@ Versions:
 
 
 def script(program: Program, how: ExportCall, *, title: str, tolerance: float) -> str:
-    """The whole script.
-
-    Args:
-        program: the model and its inputs.
-        how: how it is exported.
-        title: what is wrong, in one line.
-        tolerance: the largest difference from PyTorch that is right.
-    """
+    """The whole script, in which a difference from PyTorch up to the tolerance is right."""
     model_and_inputs = setup(program)
     functional = "import torch.nn.functional as F\n" if "F." in model_and_inputs else ""
     arguments = export_arguments(program, how)

@@ -12,13 +12,7 @@ from onnx_ci.pipeline.trace.trace import mapped
 
 
 def smallest(program: Program, fails: Callable[[Program], bool], deadline: float) -> Program:
-    """A failing program with few calls, outputs and arguments, and small sizes: none of them can be left out or made smaller.
-
-    Args:
-        program: a program that fails.
-        fails: whether a program fails in the same way.
-        deadline: when to stop, by :func:`time.thread_time`.
-    """
+    """A failing program with few calls, outputs and arguments, and small sizes: none can be left out or made smaller."""
     for step in (with_fewer_calls, _with_fewer_outputs, _with_smaller_sizes, _with_fewer_arguments):
         program = shrunk(program, step, fails, deadline)
     return program

@@ -98,9 +98,6 @@ def _output_of(*arguments: str) -> str:
     return process.stdout.strip() or process.stderr.strip()
 
 
-# --- packages
-
-
 def troubles_with_packages(settings: Settings, packages: Mapping[str, Package]) -> Iterator[Trouble]:
     """Packages that are missing, cannot be imported, or cannot do what the settings ask for."""
     for name in ("torch", "onnx"):
@@ -187,9 +184,6 @@ def _reasons_against_cuda(torch: Package, runtime: Package | None, highest: int)
             (f"Install a torch for CUDA {own}, or separate libraries: " if has_own_cuda else "Install its libraries: ")
             + f"pip install 'onnxruntime-gpu[cuda,cudnn]=={runtime.version}'",
         )
-
-
-# --- the machine
 
 
 def troubles_with_machine(settings: Settings) -> Iterator[Trouble]:

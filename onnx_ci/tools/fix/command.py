@@ -21,11 +21,9 @@ from onnx_ci.cli.common import (
     with_exit_code,
 )
 from onnx_ci.config.reproduce import OF_ONE_CELL
-from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import DEFAULT_ISOLATION
 from onnx_ci.errors import ConfigurationError, ExitCode
 from onnx_ci.report.text import describe_outcome
-from onnx_ci.results.records import CellResult
 from onnx_ci.results.verdict import exit_code
 from onnx_ci.text import one_line
 
@@ -56,6 +54,7 @@ def fix(cell: str, write: bool, paths: tuple[Path, ...], **flags: str | None) ->
       onnx-ci fix net
       onnx-ci fix --write onnx_recipes.py::net::opset13-cpu
     """
+    from onnx_ci.engine.session import Session
     from onnx_ci.tools.fix.search import Search
 
     settings = settings_from(flags)
@@ -64,7 +63,8 @@ def fix(cell: str, write: bool, paths: tuple[Path, ...], **flags: str | None) ->
     subject = failing_cell_or_file(cell, settings, paths)
     if not isinstance(subject, NamedCell):
         raise ConfigurationError(f"{cell} is a file; name a cell, such as net::opset13-cpu")
-    failed = _judged(subject, settings)
+    with Session(settings, subject.recipes, is_reporting=False) as session:
+        failed = session.judge(dataclasses.replace(subject.spec, expectations=()))
     click.echo(f"{one_line(failed.cell.id)} {style(describe_outcome(failed), failed.status)}")
     if not failed.status.is_bad:
         click.echo(one_line(failed.reason) or "there is nothing to fix")
@@ -99,14 +99,6 @@ def _shown(attempts: Iterable[Attempt]) -> list[Attempt]:
         click.echo(f"  {one_line(attempt.remedy.words)}: {style(describe_outcome(attempt.result), attempt.result.status)}")
         passing += [attempt] if attempt.passes else []
     return passing
-
-
-def _judged(subject: NamedCell, settings: Settings) -> CellResult:
-    """The result of the cell, without what its recipe expects."""
-    from onnx_ci.engine.session import Session
-
-    with Session(settings, subject.recipes, is_reporting=False) as session:
-        return session.judge(dataclasses.replace(subject.spec, expectations=()))
 
 
 def _write(texts: Mapping[str, str]) -> None:

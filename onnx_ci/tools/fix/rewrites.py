@@ -1,6 +1,6 @@
 """Known rewrites of a line of Python that an exporter freezes or loses, as changes of its file's text.
 
-A rewrite is a guess by the form of the code alone, and may well be wrong: :mod:`onnx_ci.tools.fix.try_remedy` tries it.
+A rewrite is a guess by the form of the code alone, and may well be wrong: :mod:`onnx_ci.tools.fix.remedies` tries it.
 """
 
 from __future__ import annotations
@@ -32,11 +32,9 @@ class Rewrite:
 
 
 def rewrites(text: str, line: int) -> Iterator[Rewrite]:
-    """Every known rewrite of the statement at a line, the least change first.
+    """Every known rewrite of the statement at a line, counted from 1, the least change first.
 
-    Args:
-        text: the source code of a module.
-        line: counted from 1. Nothing is yielded if it is not in a function, or if the text is not Python.
+    There is none for a line outside of functions, or for text that is not Python.
     """
     try:
         module = ast.parse(text)
@@ -73,12 +71,7 @@ def rewrites(text: str, line: int) -> Iterator[Rewrite]:
 
 
 def without_unused(before: str, after: str) -> str:
-    """A changed text without the imports and the assignments of what it no longer reads, though the text before does.
-
-    Args:
-        before: the source code of a module.
-        after: the same after a rewrite.
-    """
+    """A changed text without the imports and the assignments of what it no longer reads, though the text before does."""
     module, code = ast.parse(after), _Code(after)
     unread = _names_read(ast.parse(before)) - _names_read(module)
     edits = []
@@ -210,9 +203,7 @@ _MADE = frozenset({"tensor", "as_tensor"})
 class _Symbolic:
     """Rewrites expressions so that sizes and values stay tensors, which exporters follow, instead of numbers of Python.
 
-    Args:
-        code: the text.
-        numpy: the names of numpy, whose functions are replaced by torch's; empty to leave them.
+    Functions of numpy, by whatever names the text has for it, are replaced by torch's.
     """
 
     def __init__(self, code: _Code, numpy: Collection[str] = ()) -> None:

@@ -14,14 +14,12 @@ from onnx_ci.engine.recipes import Recipes
 from onnx_ci.environment.packages import newest_opset
 from onnx_ci.matrix.plan import CellSpec
 from onnx_ci.owners import Owner, owner_of
-from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.limits import Limits, default_jobs
 from onnx_ci.processes.supervisor import LAST, Death
 from onnx_ci.results.records import AXES_OF_ONE, Cell, CellEvidence, CellResult, Severity, SourceLine, Status
 from onnx_ci.results.rules import RULES
-from onnx_ci.tools.fix.remedies import Remedy, other_exports, same_export, text_of
+from onnx_ci.tools.fix.remedies import Remedy, decided, other_exports, same_export, text_of, try_remedy
 from onnx_ci.tools.fix.rewrites import rewrites, without_unused
-from onnx_ci.tools.fix.try_remedy import decided, try_remedy
 
 _LINES = 3
 """How many lines that a failure names are rewritten."""
@@ -35,7 +33,6 @@ class Attempt:
 
     remedy: Remedy
     result: CellResult
-    """The verdict on the changed cell."""
 
     @property
     def passes(self) -> bool:
@@ -44,17 +41,11 @@ class Attempt:
 
 
 class Search:
-    """Tries remedies with a failing cell, several at once, each in a process of its own.
-
-    Args:
-        spec: the cell.
-        recipes: where the processes are started.
-        settings: the settings of the run.
-    """
+    """Tries remedies with a failing cell, several at once, each in a process of its own."""
 
     def __init__(self, spec: CellSpec, recipes: Recipes, settings: Settings) -> None:
         self._spec, self._recipes, self._settings = spec, recipes, settings
-        self._jobs = settings.jobs or default_jobs(usable_cores())
+        self._jobs = settings.jobs or default_jobs()
 
     def of_the_same_export(self, failed: CellResult) -> Iterator[Attempt]:
         """Remedies that leave the model and its declaration as they are, until one passes.

@@ -50,11 +50,7 @@ def show_history(recipes: tuple[str, ...], last: int, html: Path | None, **flags
 
 
 def _moments(settings: Settings, last: int, recipes: tuple[str, ...]) -> list[Moment]:
-    """The baselines of ``recipes``, or of all recipes, over the last commits.
-
-    Raises:
-        ConfigurationError: nothing was ever recorded, or nothing for one of the recipes.
-    """
+    """The baselines of ``recipes``, or of all recipes, over the last commits."""
     folder = BaselineFolder(settings.root / settings.baseline_folder)
     moments = history(folder, last=last)
     recorded = {recipe for moment in moments for recipe in moment.baselines}

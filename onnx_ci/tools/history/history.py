@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,6 @@ from onnx_ci.baseline.changes import Limits, differences
 from onnx_ci.baseline.entry import Entry
 from onnx_ci.baseline.file import Baseline, BaselineError, as_text, read
 from onnx_ci.baseline.folder import BaselineFolder, files_at, git_of
-from onnx_ci.environment.git import Git
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +33,9 @@ class Moment:
 
 
 def history(folder: BaselineFolder, *, last: int) -> list[Moment]:
-    """The moments at which baselines changed, oldest first.
+    """The moments at which baselines changed, oldest first: the last commits, and the one before them for comparison.
 
     Only first parents are followed: the changes of a merged branch are those of the merge commit.
-
-    Args:
-        folder: where baselines are stored now.
-        last: the maximum number of commits. The commit before them is included, too, for comparison.
 
     Raises:
         ConfigurationError: there is no repository, or it has no commit.
@@ -55,7 +50,10 @@ def history(folder: BaselineFolder, *, last: int) -> list[Moment]:
         baselines, problems = {}, []
         for name, blob in files_at(git, commit, inside):
             if blob not in read_blobs:
-                read_blobs[blob] = _read(git, blob, Path(f"{short}:{name}"))
+                try:
+                    read_blobs[blob] = read(git.ask("cat-file", "blob", blob), Path(f"{short}:{name}"))
+                except BaselineError as error:  # nobody can fix a committed file any more
+                    read_blobs[blob] = str(error)
             baseline = read_blobs[blob]
             if isinstance(baseline, str):
                 problems.append(baseline)
@@ -73,14 +71,6 @@ def _texts(baselines: Mapping[str, Baseline]) -> dict[str, str]:
     return {recipe: as_text(baseline) for recipe, baseline in baselines.items()}
 
 
-def _read(git: Git, blob: str, path: Path) -> Baseline | str:
-    """A baseline, or why it cannot be read. That is no error, because nobody can fix a committed file any more."""
-    try:
-        return read(git.ask("cat-file", "blob", blob), path)
-    except BaselineError as error:
-        return str(error)
-
-
 def steps(moments: Sequence[Moment], limits: Limits) -> Iterator[tuple[Moment, list[str]]]:
     """Each moment except the first, with its changes in words, newest first."""
     for before, now in reversed(list(itertools.pairwise(moments))):
@@ -92,19 +82,22 @@ def steps(moments: Sequence[Moment], limits: Limits) -> Iterator[tuple[Moment, l
         yield now, words
 
 
-@dataclass(frozen=True, kw_only=True)
-class Series:
-    """Numbers over the moments: the largest ones of all opsets of one recipe, exporter and device."""
-
-    title: str
-    drift: tuple[float | None, ...]
-    """``None`` where nothing comparable is recorded."""
-    file_bytes: tuple[float | None, ...]
-    operators: tuple[float | None, ...]
+_NUMBERS: Mapping[str, Callable[[Entry], float | None]] = {
+    "drift": lambda entry: max((each for line, each in entry.items() if _is_drift(line)), default=None),
+    "file_bytes": lambda entry: entry["file-bytes",],
+    "operators": lambda entry: sum(value for line, value in entry.items() if line[0] == "operators"),
+}
 
 
-def series(moments: Sequence[Moment]) -> list[Series]:
-    """One series for each recipe, exporter and target that occurs in the moments, in order."""
+def _is_drift(line: tuple[str, ...]) -> bool:
+    return line[0] == "values" and line[-1] == "drift"
+
+
+def series(moments: Sequence[Moment]) -> Iterator[tuple[str, dict[str, list[float | None]]]]:
+    """For each recipe, exporter and target that occurs in the moments, in order: a title, and its numbers by name.
+
+    A number is the largest one of all opsets at a moment; ``None`` where nothing comparable is recorded.
+    """
     rows = [
         {
             (recipe, exporter, target): list(entries.values())
@@ -113,23 +106,12 @@ def series(moments: Sequence[Moment]) -> list[Series]:
         }
         for moment in moments
     ]
-    keys = sorted({key for row in rows for key in row})
-    return [_series(" ".join(key), [row.get(key, []) for row in rows]) for key in keys]
+    for key in sorted({key for row in rows for key in row}):
+        yield (
+            " ".join(key),
+            {name: [_largest(number, row.get(key, [])) for row in rows] for name, number in _NUMBERS.items()},
+        )
 
 
-def _series(title: str, moments: Sequence[Sequence[Entry]]) -> Series:
-    """The largest numbers of the entries at each moment."""
-
-    def largest(number: Callable[[Entry], float | None]) -> tuple[float | None, ...]:
-        numbers = ((number(entry) for entry in entries) for entries in moments)
-        return tuple(max((value for value in values if value is not None), default=None) for values in numbers)
-
-    def is_drift(line: tuple[str, ...]) -> bool:
-        return line[0] == "values" and line[-1] == "drift"
-
-    return Series(
-        title=title,
-        drift=largest(lambda entry: max((each for line, each in entry.items() if is_drift(line)), default=None)),
-        file_bytes=largest(lambda entry: entry["file-bytes",]),
-        operators=largest(lambda entry: sum(value for line, value in entry.items() if line[0] == "operators")),
-    )
+def _largest(number: Callable[[Entry], float | None], entries: Iterable[Entry]) -> float | None:
+    return max((each for each in map(number, entries) if each is not None), default=None)

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from onnx_ci.baseline.changes import Limits, in_bytes
 from onnx_ci.report.templates import asset, fill
 from onnx_ci.text import count
-from onnx_ci.tools.history.history import Moment, Series, series, steps
+from onnx_ci.tools.history.history import Moment, series, steps
 
 
 def render(moments: Sequence[Moment], limits: Limits) -> str:
-    """The page.
-
-    Args:
-        moments: the baselines over the commits, oldest first.
-        limits: beyond these, a number counts as changed.
-    """
+    """The page of baselines over the commits, oldest first. Beyond the limits, a number counts as changed."""
     dates = [each.date for each in moments if each.date]
     commits = count(len(dates), "commit")
     titles = [each.title for each in moments]
@@ -26,31 +20,22 @@ def render(moments: Sequence[Moment], limits: Limits) -> str:
         "history.html.jinja",
         __package__,
         counts=f"{commits}, {dates[0]} to {dates[-1]}" if len(dates) > 1 else commits,
-        rows=[_trends(each, titles) for each in series(moments)],
+        rows=[
+            {
+                "title": title,
+                "drift": trend(numbers["drift"], titles, "{:.3g}".format, is_log=True),
+                "file_bytes": trend(numbers["file_bytes"], titles, in_bytes),
+                "operators": trend(numbers["operators"], titles, "{:.0f}".format),
+            }
+            for title, numbers in series(moments)
+        ],
         commits=[(moment.title, [*moment.problems, *lines]) for moment, lines in steps(moments, limits)],
         style=asset("page.css") + asset("history.css", __package__),
     )
     return str(page)
 
 
-def _trends(series: Series, titles: Sequence[str]) -> dict[str, str]:
-    return {
-        "title": series.title,
-        "drift": trend(series.drift, titles, "{:.3g}".format, is_log=True),
-        "file_bytes": trend(series.file_bytes, titles, in_bytes),
-        "operators": trend(series.operators, titles, "{:.0f}".format),
-    }
-
-
 _WIDTH, _HEIGHT, _MARGIN = 220, 36, 6
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Mark:
-    x: str
-    y: str
-    kind: str
-    title: str
 
 
 def trend(values: Sequence[float | None], moments: Sequence[str], show: Callable[[float], str], *, is_log: bool = False) -> str:
@@ -78,9 +63,9 @@ def trend(values: Sequence[float | None], moments: Sequence[str], show: Callable
         path += f"M{x} {y}h0" if before is None else f"H{x}V{y}"
         if before is not None and value != before:
             kind = "worse" if value > before else "mark"
-            marks.append(_Mark(x=x, y=y, kind=kind, title=f"{moments[place]}: {show(before)} → {show(value)}"))
+            marks.append({"x": x, "y": y, "kind": kind, "title": f"{moments[place]}: {show(before)} → {show(value)}"})
         elif place == len(values) - 1:
-            marks.append(_Mark(x=x, y=y, kind="mark", title=f"{moments[place]}: {show(value)}"))
+            marks.append({"x": x, "y": y, "kind": "mark", "title": f"{moments[place]}: {show(value)}"})
         before = value
     first, last = show(recorded[0]), show(recorded[-1])
     words = first if first == last else f"{first} → {last}"

@@ -71,11 +71,7 @@ class ObservedModel:
 
 
 def observed_models(command: str, folder: Path) -> list[ObservedModel]:
-    """Run a program, and return the models that it called, those with most calls first.
-
-    Args:
-        command: the program and its arguments, as in a shell. ``python`` is this Python.
-        folder: where it runs.
+    """Run a command as in a shell, and return the models that it called, those with most calls first.
 
     Raises:
         ConfigurationError: it cannot be started, or calls no model.
@@ -154,9 +150,6 @@ def _obstacle(name: str, module: str, built: Mapping[str, Any], script: Path | N
         return f"rename {script.name}, which has no name that can be imported, or move {name} to a module, and build it here"
     unknown = [argument for argument, value in built["arguments"].items() if _written(value) is None]
     return f"build the {name} as the program does, with its {', '.join(unknown)}" if unknown else ""
-
-
-# --- the recipe ---------------------------------------------------------------------------------------------------------
 
 
 def recipes_of(models: Sequence[ObservedModel]) -> str:
@@ -238,12 +231,7 @@ def _imports(model: ObservedModel, call: Mapping[str, Value]) -> Iterator[str]:
 
 
 def _returned(call: Mapping[str, Value], calls: Sequence[Mapping[str, Value]]) -> Iterator[str]:
-    """The lines that return the model and its arguments. Numbers, texts and None are fixed: a file has no inputs for them.
-
-    Args:
-        call: the arguments of the example.
-        calls: those of all calls.
-    """
+    """The lines that return the model and its arguments. Numbers, texts and None are fixed: a file has no inputs for them."""
     fixed = {name: value["plain"] for name, value in call.items() if "plain" in value}
     given = {name: value for name, value in call.items() if name not in fixed}
     if unknown := [f"{name}, a {value['other']}" for name, value in given.items() if "other" in value]:

@@ -20,7 +20,6 @@ from onnx_ci.errors import ConfigurationError, ExitCode, existing_file
 from onnx_ci.matrix.plan import CellSpec, spec_of, with_recipe
 from onnx_ci.matrix.scope import RecipeScope
 from onnx_ci.opsets import FIRST_DYNAMO_OPSET, OF_TORCH, format_opsets
-from onnx_ci.processes.control_groups import usable_cores
 from onnx_ci.processes.limits import Limits, default_jobs
 from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.results.json_data import from_json, to_json
@@ -93,16 +92,12 @@ def _plans(scopes: Iterable[RecipeScope], settings: Settings) -> Iterator[CellSp
 
 
 def _supports(plans: Sequence[CellSpec], recipes: Recipes) -> Iterator[OperatorSupport]:
-    """Which operators of each cell are supported, in any order.
-
-    Raises:
-        EnvironmentLacksError: no process could be started.
-    """
+    """Which operators of each cell are supported, in any order."""
     from onnx_ci.tools.ops.unsupported_ops import OperatorSupport
 
     settings = recipes.settings
     works = {spec.cell: (spec.cell.recipe, functools.partial(_send_support, spec, settings)) for spec in plans}
-    jobs = settings.jobs or default_jobs(usable_cores())
+    jobs = settings.jobs or default_jobs()
     for cell, event in recipes.run_all(works, Limits.of(settings), jobs=jobs):
         if isinstance(event, Death):
             yield OperatorSupport(cell=cell, failure=f"the exporter's process {event.message}")
@@ -153,15 +148,8 @@ def _lines(listings: Sequence[OperatorSupport]) -> list[str]:
     return [*lines, f"the lowest opset that works is {min(working)}" if working else "no opset works"]
 
 
-# --- ONNX files -----------------------------------------------------------------------------------------------------
-
-
 def _list_files(files: Iterable[Path]) -> ExitCode:
-    """Print the operators of each file.
-
-    Raises:
-        ConfigurationError: one is not an ONNX file.
-    """
+    """Print the operators of each file."""
     from onnx_ci.onnx_model.operators import least_release, operators_of
     from onnx_ci.onnx_model.signature import read_model
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -18,7 +18,7 @@ from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, 
 from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.run_in_child import run_in_child
 from onnx_ci.processes.scratch import scratch_folder
-from onnx_ci.processes.supervisor import LAST, Death, Message, Send
+from onnx_ci.processes.supervisor import LAST, Death, Message
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.text import one_line
 
@@ -79,13 +79,7 @@ _LONGEST_LINE = 1000
 
 
 def _print(lines: Sequence[str], everything: bool, colours: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Print lines, or as many of them and as much of each as somebody may read.
-
-    Args:
-        lines: the lines.
-        everything: whether to print all of them.
-        colours: the colours of lines, by the first character.
-    """
+    """Print lines, or as many of them and as much of each as somebody may read; in colours, by the first character."""
     for line in lines if everything else lines[:_MOST_LINES]:
         shown = line if everything or len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} …"
         click.secho(one_line(shown), fg=colours.get(line[:1]))
@@ -98,13 +92,12 @@ def _models(sources: Sequence[tuple[str, _Source]], settings: Settings) -> list[
 
     Each comes from a process of its own: exporters can crash, as can onnx on a damaged file, and one export can affect others.
     """
-    digests = len(sources) > 1
     import onnx
 
     with scratch_folder() as folder:
         paths = [folder / f"{index}.onnx" for index in range(len(sources))]
         for (name, source), path in zip(sources, paths, strict=True):
-            _write_apart(name, source, path, settings, digests=digests)
+            _write_apart(name, source, path, settings, digests=len(sources) > 1)
         return [onnx.load(path, load_external_data=False) for path in paths]
 
 
@@ -114,10 +107,10 @@ def _write_apart(name: str, source: _Source, path: Path, settings: Settings, *, 
     events: Iterator[Message | Death]
     if isinstance(source, NamedCell):
         cell = source.spec.cell
-        export = functools.partial(_write_export, name, cell, path, digests)
+        export = functools.partial(_write, functools.partial(_exported, name, cell, digests), path)
         events = (event for _, event in source.recipes.run_all({"show": (cell.recipe, export)}, limits))
     else:
-        copy = functools.partial(_write, functools.partial(_read, source, digests=digests), path)
+        copy = functools.partial(_write, functools.partial(_read, source, digests), path)
         events = run_in_child(copy, limits, settings.isolation)
     try:
         for event in events:
@@ -132,22 +125,18 @@ def _write_apart(name: str, source: _Source, path: Path, settings: Settings, *, 
             source.recipes.close()
 
 
-def _write_export(name: str, cell: Cell, path: Path, digests: bool, recipe: Recipe, send: Send) -> None:
-    """Export a cell, and write the graph to ``path``; send the error if that fails."""
-    _write(functools.partial(_exported, name, cell, recipe, digests=digests), path, send)
-
-
-def _write(model: Callable[[], onnx.ModelProto], path: Path, send: Send) -> None:
-    """Write a graph to ``path``; send the error if there is no graph."""
+def _write(model: Callable[..., onnx.ModelProto], path: Path, *recipe_and_send: Any) -> None:
+    """Write a graph to ``path``; send the error if there is no graph. A graph that is exported needs the recipe."""
+    *recipe, send = recipe_and_send
     try:
-        path.write_bytes(model().SerializeToString())
+        path.write_bytes(model(*recipe).SerializeToString())
     except OnnxCiError as error:
         send({LAST: [str(error), error.exit_code]})
     else:
         send({LAST: []})
 
 
-def _exported(name: str, cell: Cell, recipe: Recipe, *, digests: bool) -> onnx.ModelProto:
+def _exported(name: str, cell: Cell, digests: bool, recipe: Recipe) -> onnx.ModelProto:
     """The graph of the export of a cell, without weights."""
     from onnx_ci import api
     from onnx_ci.pipeline.model.devices import missing_device
@@ -165,10 +154,10 @@ def _exported(name: str, cell: Cell, recipe: Recipe, *, digests: bool) -> onnx.M
         if path.is_dir():
             remedy = f"keep them (onnx-ci run --artifacts=FOLDER --select={name}), and show one of them"
             raise ConfigurationError(f"{name} has several files: {remedy}")
-        return _read(path, digests=digests)
+        return _read(path, digests)
 
 
-def _read(path: Path, *, digests: bool) -> onnx.ModelProto:
+def _read(path: Path, digests: bool) -> onnx.ModelProto:
     from onnx_ci.onnx_model.signature import read_model
     from onnx_ci.tools.show.printer import without_weights
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto
@@ -17,11 +18,6 @@ def difference(before: ModelProto, after: ModelProto, names: tuple[str, str]) ->
 
     Exporters number values and nodes, so those of ``after`` get the names of their counterparts in ``before``. Both models
     must be without weights, and are modified.
-
-    Args:
-        before: the first model.
-        after: the second model.
-        names: their names in the diff.
     """
     _rename(before.graph, after.graph)
     functions = {(function.domain, function.name): function for function in before.functions}
@@ -34,8 +30,6 @@ def difference(before: ModelProto, after: ModelProto, names: tuple[str, str]) ->
     return list(difflib.unified_diff(graph_lines(before), graph_lines(after), *names, lineterm=""))
 
 
-# --- corresponding values -------------------------------------------------------------------------------------------
-
 _Graph = GraphProto | onnx.FunctionProto
 
 
@@ -43,14 +37,10 @@ def _rename(before: _Graph, after: _Graph, outer: Mapping[str, str] | None = Non
     """Give values and nodes of ``after`` the names of their counterparts in ``before``.
 
     The names of a model's inputs and outputs are public and stay, and so do those of weights that both graphs have. The names
-    of a subgraph's inputs and outputs are not public.
-
-    Args:
-        before: the graph that has the names.
-        after: the graph that gets them.
-        outer: if ``after`` is a subgraph, the new names of values in the graphs around it.
+    of a subgraph's inputs and outputs are not public: ``outer`` has the new names of values in the graphs around it.
     """
-    public = set() if outer is not None else {*_inputs(before), *_outputs(before), *_inputs(after), *_outputs(after)}
+    ends = (before.input, before.output, after.input, after.output)
+    public = set() if outer is not None else {name for values in ends for name in _names(values)}
     pairs = _pairs(before.node, after.node)
     names = _names_of_counterparts(before, after, pairs, public, outer)
     counterparts = {place_after: before.node[place_before] for place_before, place_after in pairs}
@@ -73,19 +63,14 @@ def _rename(before: _Graph, after: _Graph, outer: Mapping[str, str] | None = Non
 def _names_of_counterparts(
     before: _Graph, after: _Graph, pairs: Sequence[tuple[int, int]], public: set[str], outer: Mapping[str, str] | None
 ) -> dict[str, str]:
-    """The new names of values of ``after``, by their names so far.
-
-    Args:
-        before: the graph that has the names.
-        after: the graph that gets them.
-        pairs: the positions of corresponding nodes.
-        public: the names that stay.
-        outer: as for :func:`_rename`.
-    """
+    """The new names of values of ``after``, by their names so far. ``public`` names stay."""
     names = dict(outer or {})
     weights_before, weights_after = _weights(before), _weights(after)
     if outer is not None:
-        for name_before, name_after in (*_zip(_inputs(before), _inputs(after)), *_zip(_outputs(before), _outputs(after))):
+        for name_before, name_after in (
+            *_zip(_names(before.input), _names(after.input)),
+            *_zip(_names(before.output), _names(after.output)),
+        ):
             names.setdefault(name_after, name_before)
     for place_before, place_after in pairs:
         for name_before, name_after in _zip(before.node[place_before].output, after.node[place_after].output):
@@ -105,12 +90,9 @@ def _zip(before: Iterable[str], after: Iterable[str]) -> Iterator[tuple[str, str
     return zip(before, after, strict=False)
 
 
-def _inputs(graph: _Graph) -> list[str]:
-    return [value if isinstance(value, str) else value.name for value in graph.input]
-
-
-def _outputs(graph: _Graph) -> list[str]:
-    return [value if isinstance(value, str) else value.name for value in graph.output]
+def _names(values: Iterable[Any]) -> list[str]:
+    """The names of inputs or outputs; those of functions are names."""
+    return [value if isinstance(value, str) else value.name for value in values]
 
 
 def _weights(graph: _Graph) -> set[str]:

@@ -65,11 +65,7 @@ def compare(a: Path, b: Path, sizes: tuple[str, ...], **flags: str | None) -> No
 
 
 def _sizes_of_axis(word: str) -> tuple[str, tuple[int, ...]]:
-    """``batch=4,1`` as a name and sizes.
-
-    Raises:
-        ConfigurationError: the word has another form.
-    """
+    """``batch=4,1`` as a name and sizes."""
     axis, _, text = word.rpartition("=")
     sizes = tuple(int(number) for number in text.split(",") if number.strip().isdecimal())
     if not axis or len(sizes) != text.count(",") + 1 or 0 in sizes:

@@ -125,12 +125,6 @@ def compare(
 def compare_files(first: Path, second: Path, settings: Settings, *, sizes: Sizes) -> FileComparison:
     """Compare two files, with isolation in a process of its own, so that a crash of a runtime becomes a finding.
 
-    Args:
-        first: the first file.
-        second: the second file.
-        settings: limits of drift, allowed rules, isolation, files with inputs, where failing inputs are written.
-        sizes: sizes of dynamic axes by name: the first is that of the example, the others are tried, too.
-
     Raises:
         OnnxCiError: a file does not exist or cannot be written, or the inputs or sizes do not fit the files.
     """
@@ -230,12 +224,13 @@ def _compare_numbers(files: tuple[ComparedFile, ComparedFile], settings: Setting
     limit = DriftLimit(default=settings.max_drift)
     request = Request(inputs=inputs, sizes=sizes, limit=limit, save_inputs=settings.save_inputs)
     usual = _run(files, OnnxRuntime(), request, announce)
-    if not usual.errors or not any(has_int8_tensors(onnx.load(each.path, load_external_data=False)) for each in files):
+    wrong = [each for each in usual.findings if each.severity is Severity.ERROR]
+    if not wrong or not any(has_int8_tensors(onnx.load(each.path, load_external_data=False)) for each in files):
         return usual
     exact = _run(files, OnnxRuntime(exact_int8=True), request, announce)
-    if exact.errors:
+    if any(each.severity is Severity.ERROR for each in exact.findings):
         return usual
-    return replace(exact, findings=(*exact.findings, int8_overflow(usual.errors[0])))
+    return replace(exact, findings=(*exact.findings, int8_overflow(wrong[0])))
 
 
 def _run(files: tuple[ComparedFile, ComparedFile], runtime: OnnxRuntime, request: Request, announce: Announce) -> Runs:
@@ -259,11 +254,7 @@ def _run(files: tuple[ComparedFile, ComparedFile], runtime: OnnxRuntime, request
 
 
 def _given_inputs(values: Sequence[Value], settings: Settings) -> Iterator[tuple[str, list[torch.Tensor]]]:
-    """The inputs in the files that the settings name.
-
-    Raises:
-        ConfigurationError: one cannot be read, or does not fit the values.
-    """
+    """The inputs in the files that the settings name."""
     from onnx_ci.pipeline.model.tensors import as_tensor
 
     if not settings.inputs:
@@ -289,11 +280,7 @@ def _coarseness(model: onnx.ModelProto | Finding) -> int:
 
 
 def _check_sizes(sizes: Sizes, signature: Signature) -> None:
-    """Check that the axes for which sizes are given exist.
-
-    Raises:
-        ConfigurationError: one does not.
-    """
+    """Check that the axes for which sizes are given exist."""
     axes = axis_variables(signature.inputs).positions
     for label in sizes:
         if label not in axes:
@@ -302,11 +289,7 @@ def _check_sizes(sizes: Sizes, signature: Signature) -> None:
 
 
 def _check_drawable(values: Sequence[Value], name: str) -> None:
-    """Check that inputs can be made from a signature.
-
-    Raises:
-        ConfigurationError: they cannot; the message names the input.
-    """
+    """Check that inputs can be made from a signature."""
     for value in values:
         if value.dims is None or type_name(value) in ("string", "complex64", "complex128"):
             kind = "no declared rank" if value.element_type else "a type that is not a tensor"

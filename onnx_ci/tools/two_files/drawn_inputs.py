@@ -31,7 +31,6 @@ def drawn_inputs(
     """Random inputs for a signature with their names, in the order of trying.
 
     Args:
-        values: the inputs of the signature.
         sizes: sizes of dynamic axes, of which the first is used; others are chosen.
         ranges: ranges that inputs were calibrated for, by their names.
         is_calibrated: whether smaller numbers are tried, too, because a file was calibrated for a range.

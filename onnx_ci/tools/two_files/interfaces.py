@@ -55,11 +55,6 @@ def compare_interfaces(reference: Signature, tested: Signature, names: tuple[str
 
     What a caller of the file does not notice is a note: the opset, the domains, the names of axes, and the declared sizes of
     outputs, which are compared when the files are run.
-
-    Args:
-        reference: what one file declares.
-        tested: what the other one declares.
-        names: what messages call the two files.
     """
     findings: list[Finding] = []
     if reference.opset != tested.opset:
@@ -147,9 +142,6 @@ def type_name(value: Value) -> str:
     if value.element_type == onnx.TensorProto.UNDEFINED:
         return "not a tensor"
     return data_type_name(value.element_type)
-
-
-# --- dynamic axes
 
 
 Sizes = Mapping[str, tuple[int, ...]]

@@ -30,11 +30,6 @@ class LoadedFile:
 
     All inputs are in the order of the reference's inputs, and all outputs are the compared ones.
 
-    Args:
-        file: the file.
-        runtime: what it is loaded into.
-        scratch: a folder of its own, for changed copies.
-
     Raises:
         Exception: the runtime cannot load it; each runtime raises its own classes.
     """
@@ -65,18 +60,12 @@ class LoadedFile:
         return self._runtime.load(path, "cpu")
 
     def _model(self) -> onnx.ModelProto:
-        """The file with its data, to be changed.
-
-        Raises:
-            ConfigurationError: onnx refuses the data, although the runtime can load it.
-        """
+        """The file with its data, to be changed."""
         try:
             return onnx.load(self.file.path)
         except Exception as error:  # onnx raises its own classes
             message = f"the weights of {self.file.name} cannot be read: {first_line(error).rstrip('.')}"
             raise ConfigurationError(f"{message}; put a copy of them next to it") from None
-
-    # --- float64 and perturbation
 
     def in_float64(self, inputs: Sequence[torch.Tensor]) -> Outputs | None:
         """The outputs in float64, or ``None`` if ONNX's reference evaluator cannot compute them.
@@ -102,12 +91,9 @@ class LoadedFile:
         return ReferenceEvaluator(in_float64(self._model()))
 
     def perturbed_runs(self, inputs: Sequence[torch.Tensor], like: Outputs, precision: Precision | None) -> list[Outputs]:
-        """The outputs of several runs, each with every weight and input moved by half a step of a precision.
+        """Outputs, each with weights and inputs moved by half a step of a precision or, if ``None``, its own.
 
-        Args:
-            inputs: the inputs.
-            like: the outputs without perturbation; runs with other shapes are left out.
-            precision: the precision; ``None`` for that of each tensor.
+        Those with other shapes than ``like``, the outputs without perturbation, are left out.
         """
         generator = torch.Generator().manual_seed(0)
         runs = []
@@ -128,8 +114,6 @@ class LoadedFile:
                 sessions.append(self._load(model, f"{precision.name if precision else 'own'}-{number}"))
             self._perturbed[precision] = sessions
         return self._perturbed[precision]
-
-    # --- quantized activations
 
     @functools.cached_property
     def _quantized(self) -> QuantizedFile | None:

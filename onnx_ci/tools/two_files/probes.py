@@ -89,12 +89,8 @@ class FileProber:
     ) -> Probe | None:
         """The probe, or ``None`` if a file rejects the inputs, or a quantized one was not calibrated for them.
 
-        Args:
-            name: the name of the inputs.
-            inputs: the inputs.
-            special: whether they have special values.
-            is_given: whether the user gave the inputs: what a file makes of them always counts.
-            like: a reference in proportion to which the noise is estimated, if that can be done.
+        What a file makes of inputs that the user gave always counts. With ``like``, the noise is in proportion to that
+        reference if that can be done.
         """
         runs = self._runs(name, inputs)
         if runs is None:

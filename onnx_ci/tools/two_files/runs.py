@@ -54,11 +54,6 @@ class Runs:
     left_out: tuple[str, ...] = ()
     """The names of inputs that both files reject."""
 
-    @property
-    def errors(self) -> list[Finding]:
-        """The findings that are errors."""
-        return [each for each in self.findings if each.severity is Severity.ERROR]
-
 
 _UNCOMPARED = "Give inputs for which the outputs are finite and can be compared: --inputs."
 

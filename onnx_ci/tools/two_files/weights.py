@@ -34,10 +34,7 @@ _REMEDY = "If they are meant to have different weights, allow that: --rules=weig
 def compare_weights(reference: Path, tested: Path, limit: float) -> list[Finding]:
     """A finding about the weights that differ, if two files have the same graph up to names.
 
-    Args:
-        reference: the path of a file, with its external data in the same folder.
-        tested: the path of the other file.
-        limit: how far a weight may differ, in units of its type's rounding of the largest element.
+    The limit is in units of the rounding of the largest element.
     """
     try:
         (graph, weights), (other_graph, others) = (_graph_and_weights(onnx.load(path)) for path in (reference, tested))

@@ -8,7 +8,7 @@ import sys
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
@@ -28,9 +28,6 @@ _MAIN = "onnx_ci.tools.versions.other_version_main"
 
 class OtherOnnxRuntime:
     """A version of ONNX Runtime.
-
-    Args:
-        version: the version.
 
     Raises:
         EnvironmentLacksError: it is not installed.
@@ -73,12 +70,7 @@ class OtherOnnxRuntime:
 
 
 class OtherSession:
-    """A session in a process of its own.
-
-    Args:
-        folder: the folder with this version.
-        path: the file.
-    """
+    """A session in a process of its own."""
 
     provider = "cpu"
     nodes_on_cpu = None
@@ -92,6 +84,8 @@ class OtherSession:
             stdout=subprocess.PIPE,
             env=environment_with(folder),
         )
+        self._questions: Any = self._process.stdin
+        self._answers: Any = self._process.stdout
         weakref.finalize(self, _end, self._process)
         self._answer()
 
@@ -102,8 +96,8 @@ class OtherSession:
             RuntimeError: the file cannot be run, in the words of ONNX Runtime.
         """
         try:
-            pickle.dump(({name: _sent(tensor) for name, tensor in inputs.items()}, seed), self._stream(self._process.stdin))
-            self._stream(self._process.stdin).flush()
+            pickle.dump(({name: _sent(tensor) for name, tensor in inputs.items()}, seed), self._questions)
+            self._questions.flush()
         except BrokenPipeError:
             pass  # the process is dead, which the answer says
         return [_received(*value) for value in self._answer()]
@@ -111,17 +105,12 @@ class OtherSession:
     def _answer(self) -> Any:
         """What the process answers."""
         try:
-            error, answer = pickle.load(self._stream(self._process.stdout))  # noqa: S301 (our own process)
+            error, answer = pickle.load(self._answers)  # noqa: S301 (our own process)
         except (EOFError, pickle.UnpicklingError):
             raise RuntimeError(f"its process {how_it_ended(self._process.wait())}") from None
         if error is not None:
             raise RuntimeError(error)
         return answer
-
-    @staticmethod
-    def _stream(stream: IO[bytes] | None) -> IO[bytes]:
-        assert stream is not None  # noqa: S101 (both are pipes)
-        return stream
 
 
 def _wheels(version: str) -> dict[str, Wheel]:

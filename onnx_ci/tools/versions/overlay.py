@@ -56,11 +56,9 @@ class Request:
     requirements: tuple[str, ...]
     """``onnxscript==0.7.1``."""
     constraints: tuple[Path, ...] = ()
-    """Files with constraints."""
     upgrade: bool = False
     """Whether the newest versions are requested that fit together."""
     pre: bool = False
-    """Whether pre-releases count."""
 
     @property
     def names(self) -> list[str]:
@@ -119,14 +117,7 @@ def _fits(requirement: Requirement, version: str) -> bool:
 
 
 def packages_of(exporter: str, runtimes: Iterable[str], passes: Iterable[str], installed: Mapping[str, Installed]) -> list[str]:
-    """The distributions that a cell depends on, and of which other versions can be tried: its passes' first, torch last.
-
-    Args:
-        exporter: what exports the cell.
-        runtimes: what runs its file.
-        passes: its post-export passes.
-        installed: what is installed.
-    """
+    """The distributions that a cell depends on, and of which other versions can be tried: its passes' first, torch last."""
     parts = [*((PASSES, name) for name in passes), (EXPORTERS, exporter), *((RUNTIMES, name) for name in runtimes)]
     names = [each for kind, name in parts for each in (*_DISTRIBUTIONS.get(name, (name,)), kind.distribution(name)) if each]
     canonical = dict.fromkeys(canonicalize_name(name) for name in (*names, TORCH))
@@ -155,11 +146,9 @@ def kept_requirements(distributions: Mapping[str, Installed]) -> list[tuple[str,
 
 
 def broken_by(changes: Mapping[str, str], distributions: Mapping[str, Installed]) -> list[str]:
-    """The installed distributions that have what they require, and would not have it any more.
+    """The installed distributions that have what they require, and would not have it any more with other versions.
 
-    Args:
-        changes: the other versions by name.
-        distributions: what is installed. What changes itself is left to the resolver, and what is kept is a constraint.
+    What changes itself is left to the resolver, and what is kept is a constraint.
     """
     return [
         name

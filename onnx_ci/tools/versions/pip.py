@@ -46,10 +46,6 @@ class Wheel:
 def available(name: str, *, pre: bool = False) -> list[Version]:
     """The versions of a distribution for this Python, in ascending order.
 
-    Args:
-        name: its name.
-        pre: whether to include pre-releases.
-
     Raises:
         ConfigurationError: there is no such package, pip is missing, or the index cannot be reached.
     """
@@ -76,14 +72,7 @@ def resolved(
     upgrade: bool = False,
     pre: bool = False,
 ) -> dict[str, Wheel]:
-    """The wheels that pip would install beside what is installed, by name.
-
-    Args:
-        requests: requirements.
-        constraints: what must hold besides, as requirements.
-        files: files with further constraints.
-        upgrade: whether the newest versions are requested; otherwise what is installed is kept where it can be.
-        pre: whether to include pre-releases.
+    """The wheels that pip would install beside what is installed, which is kept where it can be unless ``upgrade`` is set.
 
     Raises:
         ImpossibleError: a version does not exist, or conflicts with what another package needs.
@@ -149,13 +138,7 @@ def _pip(command: str, *words: str, is_constrained: bool = True) -> subprocess.C
 
 
 def _error(done: subprocess.CompletedProcess[str], what: str, *, unknown: str) -> ConfigurationError:
-    """Why pip failed, in one sentence.
-
-    Args:
-        done: the process.
-        what: what it failed to do, in words.
-        unknown: what to say where the index lacks what was requested.
-    """
+    """Why pip failed to do ``what``, in one sentence; ``unknown`` is said where the index lacks what was requested."""
     if "No module named pip" in done.stderr:
         return ConfigurationError("pip is not installed here, and other versions come from it; install it: python -m ensurepip")
     if (disk := _DISK.search(done.stderr)) is not None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
-from onnx_ci.config.options import OPTIONS, OUTPUTS
+from onnx_ci.config.options import OPTIONS, Role, options_with
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.processes.clock import CLOCK
@@ -25,13 +25,7 @@ from onnx_ci.tools.versions.pip import ImpossibleError, Wheel
 
 
 class CachedRuns:
-    """Runs of the same cells with other versions, each once.
-
-    Args:
-        arguments: flags and paths of ``onnx-ci run``.
-        settings: those of the project.
-        request: its constraints and whether pre-releases count; what it requires is replaced.
-    """
+    """Runs of the same cells with other versions, each once."""
 
     def __init__(self, arguments: Iterable[str], settings: Settings, request: Request) -> None:
         self._arguments, self._settings, self._request = [*arguments], settings, request
@@ -68,12 +62,7 @@ _LONGEST_FLAG = 100_000
 
 
 def reported(overlay: Path | None, arguments: Iterable[str], settings: Settings) -> RunReport:
-    """The report of ``onnx-ci run`` with the versions of an overlay.
-
-    Args:
-        overlay: the folder with them; ``None`` for what is installed.
-        arguments: flags and paths of the command.
-        settings: those of the project.
+    """The report of ``onnx-ci run`` with the versions of an overlay, or with what is installed.
 
     Raises:
         NothingReportedError: no cell was judged.
@@ -83,7 +72,9 @@ def reported(overlay: Path | None, arguments: Iterable[str], settings: Settings)
         # Like the command `onnx-ci`, and unlike `python -m`, do not import packages from the current directory.
         command = [sys.executable, "-P", "-m", "onnx_ci", "run", *arguments, f"--report={report}", "--baseline=off"]
         # What the user's own run has written stays.
-        written = (option for option in OUTPUTS if option.name != "report" and getattr(settings, option.field))
+        written = (
+            option for option in options_with(Role.OUTPUT) if option.name != "report" and getattr(settings, option.field)
+        )
         command += [f"--{option.name}={folder}/{option.name}" for option in written]
         problems = Path(folder, "stderr")
         with problems.open("w") as file:
@@ -101,13 +92,7 @@ def reported(overlay: Path | None, arguments: Iterable[str], settings: Settings)
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], problems: IO[str]) -> int:
-    """Run a command, and return its exit code. Its progress is told where somebody watches, and before a CI system gives up.
-
-    Args:
-        command: its words.
-        environment: its environment variables.
-        problems: gets what it writes to standard error.
-    """
+    """Run a command, and return its exit code. Its progress is told where somebody watches, and before a CI system gives up."""
     with subprocess.Popen(
         command,
         env=environment,
@@ -151,12 +136,7 @@ def flags_for(cells: Collection[Cell], settings: Settings) -> dict[str, str]:
 
 
 def is_right(result: CellResult | None, broken: Collection[str] = ()) -> bool:
-    """Whether a cell is judged and passes, whatever its recipe expects.
-
-    Args:
-        result: its result; ``None`` if the run has none.
-        broken: rules that it must not break, although its recipe may allow that.
-    """
+    """Whether a cell is judged and passes, whatever its recipe expects, and breaks none of the rules ``broken``."""
     if result is None or result.status in (Status.SKIPPED, Status.ERROR):
         return False
     named = {finding.rule for finding in result.findings}

@@ -122,13 +122,7 @@ class Support:
 
 
 def support_of(result: CellResult, versions: Sequence[str], installed: str) -> Support:
-    """Which versions compute the file of a cell right.
-
-    Args:
-        result: of a run with each of ``versions`` and with what is installed.
-        versions: in ascending order, all older than the installed one.
-        installed: the installed one.
-    """
+    """Which versions compute the file of a cell right. It ran with ``versions``, the oldest first, and the installed."""
     wrong: dict[str, Finding] = {}
     own: list[Finding] = []
     for error in result.findings:

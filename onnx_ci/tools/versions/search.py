@@ -18,10 +18,7 @@ Check = Callable[[T], bool | None]
 def first_that_holds(versions: Sequence[T], holds: Check[T]) -> tuple[T, T | None]:
     """The first version with which something holds, by bisection, and the last one before it with which it does not.
 
-    Args:
-        versions: in order. It is known to hold with the last one, and not to hold before the first one. Those that cannot be
-            had are passed over.
-        holds: is called for at most log2(n) of them, besides those that cannot be had.
+    It holds with the last version, and not before the first. Those that cannot be had are passed over.
     """
     versions = list(versions)
     low, high = -1, len(versions) - 1
@@ -60,11 +57,7 @@ class Repair:
 def newer_repair(package: str, today: Version, versions: Sequence[Version], passes: Check[Version]) -> Repair | None:
     """The first newer version with which the cell passes, if it does with the newest: at most log2(n) + 1 runs.
 
-    Args:
-        package: its name.
-        today: the installed version, with which the cell fails.
-        versions: those that there are, in ascending order.
-        passes: whether the cell passes with a version.
+    The cell fails with the version of today; ``versions`` are all that there are, in ascending order.
     """
     return _repair(package, today, [each for each in versions if _public(each) > _public(today)], passes)
 
@@ -106,10 +99,7 @@ def blame(
 ) -> dict[tuple[str, ...], list[T]]:
     """The packages whose new versions break cells: one at a time, and in pairs for the cells that no single one breaks.
 
-    Args:
-        packages: those that change, the likeliest first.
-        broken: the cells that all of the changes break.
-        breaks: which cells the new versions of these packages break; none if they cannot be had.
+    Packages are given the likeliest first. ``breaks`` says which cells the new versions of some break.
     """
     blamed: dict[tuple[str, ...], list[T]] = {}
     left = list(broken)

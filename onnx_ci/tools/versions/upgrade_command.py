@@ -145,12 +145,7 @@ class Upgraded:
 
 
 def upgraded(wheels: Mapping[str, Wheel], arguments: Sequence[str], settings: Settings) -> Upgraded:
-    """Judge the cells twice.
-
-    Args:
-        wheels: the newer versions.
-        arguments: flags and paths of ``onnx-ci run``.
-        settings: those of the project.
+    """Judge the cells twice, with what is installed and with the newer versions.
 
     Raises:
         ConfigurationError: nothing runs with what is installed, or the newer versions cannot be installed.
@@ -185,10 +180,7 @@ def upgraded(wheels: Mapping[str, Wheel], arguments: Sequence[str], settings: Se
 def _is_broken(result: CellResult | None, *, is_short: bool) -> bool:
     """Whether a cell fails; one that fails no longer, although its recipe expects that, does not.
 
-    Args:
-        result: its result, if there is one.
-        is_short: whether results are missing that should be there. Otherwise, a cell without one does not exist with these
-            versions.
+    If results are missing that should be there, so may that of the cell. Otherwise, it does not exist with these versions.
     """
     return is_short if result is None else result.status.is_bad and result.status is not Status.XPASSED
 
@@ -216,15 +208,7 @@ class Fault:
 def faults(
     broken: Sequence[Cell], wheels: Mapping[str, Wheel], packages: Sequence[str], runs: CachedRuns, *, pre: bool = False
 ) -> Iterator[Fault]:
-    """Which newer versions break which cells: one package at a time, then pairs; of one package, the first version.
-
-    Args:
-        broken: the cells that all of the newer versions break.
-        wheels: the newer versions.
-        packages: those that are tried.
-        runs: runs of these cells.
-        pre: whether pre-releases count.
-    """
+    """Which newer versions break which cells: one package at a time, then pairs; of one package, the first version."""
 
     def pins(names: Sequence[str]) -> list[str]:
         return [f"{name}=={wheels[name].version}" for name in names]

@@ -80,13 +80,7 @@ def repair(
 ) -> Repair | None:
     """A version with which a cell passes: of one package at a time, newer ones first; ``None`` if none was found.
 
-    Args:
-        cell: a cell that fails with what is installed.
-        broken: the rules that it breaks.
-        packages: those that are tried, in this order.
-        runs: runs of this cell.
-        tell: is told what came of each trial.
-        pre: whether pre-releases count.
+    ``tell`` gets what came of each trial.
 
     Raises:
         ConfigurationError: other versions cannot be had at all: no network, no pip, no space.

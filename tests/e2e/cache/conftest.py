@@ -111,7 +111,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are remembered at once, however young they are."""
-    monkeypatch.setattr("onnx_ci.cache.contents.RACY_NS", 0)
+    monkeypatch.setattr("onnx_ci.cache.folder.RACY_NS", 0)
 
 
 def newer(path: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from e2e.cache.changes import FROM_FILE, HIDDEN, Again, Place, exported, holding
+from e2e.cache.changes import FROM_FILE, OUTSIDE, Again, Place, exported, holding
 from e2e.cache.changes import _floats as floats
 from e2e.cache.test_changes import CELL, prepared, run, start
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reas
 
 UNSEEN = Again(
     name="a file that only compiled code opens",
-    recipe=exported(FROM_FILE.format(HIDDEN)),
+    recipe=exported(FROM_FILE.format(OUTSIDE)),
     before=holding(floats, "<outside>/factor.bin", 2),
     change=holding(floats, "<outside>/factor.bin", 3),
 )

@@ -207,7 +207,7 @@ def test_the_order_of_commands_does_not_matter(command, tmp_path):
 def test_a_fresh_clone_with_a_restored_cache_imports_no_torch(tmp_path):
     place = prepared(PLAIN, tmp_path)
     assert run(place, "fork", is_fresh=True)[CELL] == ("passed", False)
-    cloned("clone")(place)
+    cloned(place)
     done = start(place, "-X", "importtime", "-m", "onnx_ci", "run", is_fresh=True)
     modules = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
     assert "onnx_ci" in modules

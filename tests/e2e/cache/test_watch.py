@@ -14,12 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from onnx_ci.cache.watch import ABSENT, FOLDER, ReadSet, Search
+from onnx_ci.cache.watch import ABSENT, FOLDER, ReadSet
+from onnx_ci.results.json_data import from_json
 
 PARENT = """
 import json, os, sys, traceback
 from pathlib import Path
 from onnx_ci.cache.watch import seen, watch
+from onnx_ci.results.json_data import to_json
 sys.dont_write_bytecode = True
 for line in sys.stdin:
     if not (child := os.fork()):
@@ -28,7 +30,7 @@ for line in sys.stdin:
         watch()
         try:
             import recipe
-            text = json.dumps(seen().as_json())
+            text = json.dumps(to_json(seen()))
         except BaseException:
             text = traceback.format_exc()
         os.write(1, text.encode().replace(b"\\n", b" ") + b"\\n")
@@ -73,7 +75,8 @@ def watched(root: Path, code: str) -> ReadSet:
     process.stdin.flush()
     answer = process.stdout.readline()
     assert answer.startswith("{"), answer
-    return ReadSet.from_json(json.loads(answer))
+    seen: ReadSet = from_json(ReadSet, json.loads(answer))
+    return seen
 
 
 def names(seen: ReadSet, root: Path) -> set[str]:
@@ -356,7 +359,8 @@ def test_a_fork_goes_on_with_the_record_of_its_parent(root):
     if not os.fork():
         import helper
         from onnx_ci.cache.watch import seen
-        os.write(write, json.dumps(seen().as_json()).encode())
+        from onnx_ci.results.json_data import to_json
+        os.write(write, json.dumps(to_json(seen())).encode())
         os._exit(0)
     os.close(write)
     os.write(1, os.fdopen(read, 'rb').read() + b'\\n')
@@ -381,12 +385,3 @@ def test_what_is_mapped_now_is_seen(root):
     libc.close(number)
     """
     assert names(watched(root, code), root) == {"recipe.py", "../outside/w.bin"}
-
-
-def test_what_processes_saw_can_be_sent():
-    search = Search(folders=("/a",), names=("b",))
-    seen = ReadSet(listed={"/b": ("c\0001",)}, files={"/a.py": "2", "/d": ABSENT}, searches=(search,), not_kept="it fails")
-    assert ReadSet.from_json(json.loads(json.dumps(seen.as_json()))) == seen
-    for damaged in (None, {}, {**seen.as_json(), "files": "a"}, {**seen.as_json(), "searches": [[]]}):
-        with pytest.raises(ValueError, match=r"."):
-            ReadSet.from_json(damaged)

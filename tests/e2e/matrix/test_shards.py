@@ -143,14 +143,11 @@ def test_an_empty_shard_is_exit_5_in_the_command_and_says_why(three, command):
 
 
 def test_wrong_shards_and_durations_are_one_message_in_both_front_ends(three):
-    for flag, said in (
-        ("shard=0/5", "shard: there is no shard 0 of 5; shards are numbered 1/5 to 5/5"),
-        ("shard=2", "shard: '2' is not a shard; write 2/5 for the second of five"),
-    ):
-        command = three.in_process("list", f"--{flag}")
-        plugin = three.command("pytest", "--onnx-export", f"--onnx-{flag}")
-        assert (command.returncode, f"onnx-ci: --{said}" in command.stderr) == (2, True)
-        assert (plugin.returncode, f"onnx-ci: --onnx-{said}" in plugin.stderr) == (4, True)
+    said = "shard: there is no shard 0 of 5; shards are numbered 1/5 to 5/5"
+    command = three.in_process("list", "--shard=0/5")
+    plugin = three.command("pytest", "--onnx-export", "--onnx-shard=0/5")
+    assert (command.returncode, f"onnx-ci: --{said}" in command.stderr) == (2, True)
+    assert (plugin.returncode, f"onnx-ci: --onnx-{said}" in plugin.stderr) == (4, True)
     said = (
         "durations: pyproject.toml is truncated or not JSON, so it is not a report of onnx-ci; "
         "write one with onnx-ci run --report=PATH, or leave durations out"
@@ -228,8 +225,6 @@ def test_the_runner_of_cuda_is_the_callers_to_name(three):
             2,
             "276 jobs, but GitHub allows 256",
         ),
-        (["--shards=0"], 2, "--shards"),
-        (["--shards=2", "--durations=none.json"], 2, "durations: the report none.json cannot be read"),
         (["broken"], 2, "broken/broken_recipes.py: cannot be imported"),
     ],
 )
@@ -239,22 +234,3 @@ def test_what_makes_no_matrix_prints_none(three, arguments, code, said):
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_300_cells_are_shared_out_or_refused_with_advice(project):
-    made = "globals().update({f'n{n}': onnx_ci.recipe(name=f'net{n}', opsets='8-17')(lambda: None) for n in range(30)})"
-    project.write("onnx_recipes.py", "import onnx_ci\n\n" + made)
-    assert len(project.command("onnx_ci", "list").stdout.splitlines()) == 300
-    assert len(json.loads(matrix(project).stdout)["include"]) == 10
-    refused = project.command("onnx_ci", "matrix", "--shards=300")
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert "the matrix has 300 jobs, but GitHub allows 256; use --shards=256 or fewer" in refused.stderr
-    shards = json.loads(matrix(project, "--shards=256").stdout)["include"]
-    assert [entry["shard"] for entry in shards] == [f"{n}/256" for n in range(1, 257)]
-
-
-def test_the_help_of_the_matrix_has_examples(project):
-    text = project.in_process("matrix", "-h").stdout
-    assert "\n  Examples:\n    onnx-ci matrix --format=text  " in text
-    assert all(word in text for word in ("--cuda-runner", "--shards", "--durations", '>> "$GITHUB_OUTPUT"'))
-    assert "--shard " not in text

@@ -99,7 +99,7 @@ def test_text_of_a_report_is_no_markup():
 
 
 @pytest.mark.parametrize("other", [{"graph_pass": "onnxslim"}, {"device": "cuda"}])
-def test_the_files_of_passs_and_other_devices_are_not_in_the_table(other):
+def test_the_files_of_passes_and_other_devices_are_not_in_the_table(other):
     assert table_of(result(9), result(9, DRIFT, **other))[0][1] == ["`net`", "torchscript", "9", "✅"]
 
 

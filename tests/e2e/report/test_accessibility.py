@@ -70,10 +70,9 @@ CHECK = """axe.run(document).then(found => found.violations.map(
     each => `${each.id}: ${each.help}: ${each.nodes.map(node => node.target).join(', ')}`))"""
 
 
-@pytest.mark.parametrize("width", [1280, 500])
-@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize(("width", "colours"), [(1280, "light"), (500, "dark")])
 @pytest.mark.parametrize("name", PAGES)
-def test_axe_finds_no_violation(browser, tmp_path, name, colours, width):
+def test_axe_finds_no_violation(browser, tmp_path, name, width, colours):
     file = tmp_path / "report.html"
     file.write_text(PAGES[name](), encoding="utf-8")
     browser.send("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)

@@ -257,7 +257,7 @@ def test_a_file_that_cannot_be_used_says_what_is_wrong_and_what_to_do(name):
     assert "\n" not in told.replace("\\n", "")
 
 
-def test_files_after_passs_have_sections_of_their_own():
+def test_files_after_passes_have_sections_of_their_own():
     places = [Place("cpu", "torchscript", opset, graph_pass) for opset in (13, 14) for graph_pass in ("", "float16", "my+pass")]
     written = Baseline(recipe="net", cells={place: entry() for place in places})
     text = as_text(written)

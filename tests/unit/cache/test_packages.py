@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from onnx_ci.cache import packages
-from onnx_ci.cache.contents import Contents
-from onnx_ci.cache.folder import Folder
+from onnx_ci.cache.folder import Contents, Folder
 from onnx_ci.cache.packages import Packages, recorded_files
 from onnx_ci.cache.places import Places
 

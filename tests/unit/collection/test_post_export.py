@@ -18,7 +18,7 @@ def declared(**keywords):
     return onnx_ci.recipe(name="net", **keywords)(lambda: ())
 
 
-def test_passs_are_named_after_what_they_are():
+def test_passes_are_named_after_what_they_are():
     passes = declared(then=["onnxslim", fuse, graph_pass(fuse, name="again")]).then
     assert [each.name for each in passes] == ["onnxslim", "fuse", "again"]
     assert [each.lossy for each in passes] == [None] * 3

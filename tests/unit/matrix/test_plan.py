@@ -111,7 +111,7 @@ def test_what_the_file_that_ships_must_be_can_be_declared_for_every_recipe(proje
     assert task(project.root, own).requirements == Requirements(operators=("Relu",), max_ir_version=10)
 
 
-def test_the_cells_of_passs_follow_that_of_the_export(tmp_path):
+def test_the_cells_of_passes_follow_that_of_the_export(tmp_path):
     then = {"then": ["onnxslim", "float16"]}
     expected = [f"opset{n}-cpu{graph_pass}" for n in (9, 10) for graph_pass in ("", "+onnxslim", "+float16")]
     assert cells(tmp_path, then, opsets="9-10")[0] == expected

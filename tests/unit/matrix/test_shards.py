@@ -217,7 +217,7 @@ def test_a_cells_seconds_are_the_sum_of_its_timings_and_a_skipped_cell_has_none(
     assert read_durations(path).seconds == {"r.py::a::opset9-cpu": 3.0}
 
 
-def test_how_much_of_a_cells_seconds_was_preparation_is_read_from_its_passs_except_on_a_gpu(tmp_path):
+def test_how_much_of_a_cells_seconds_was_preparation_is_read_from_its_passes_except_on_a_gpu(tmp_path):
     path = tmp_path / "old.json"
     timings = {"build": 1.0, "reference": 0.5, "export": 2.0, "run": 0.25}
     results = (

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from onnx_ci.processes import limits
-from onnx_ci.processes.control_groups import ControlGroups, usable_cores
+from onnx_ci.processes.limits import ControlGroups, usable_cores
 
 NO_LIMIT = {"memory.max": "max", "cpu.max": "max 100000"}
 NO_LIMIT_V1 = {"memory.limit_in_bytes": "9223372036854771712", "cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}

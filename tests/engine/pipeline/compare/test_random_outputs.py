@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toolbox.cells import recipe_of, rules, run_one
+from toolbox.cells import ROWS, recipe_of, rules, run_one
 from torch import nn
 
 import onnx_ci
@@ -14,7 +14,6 @@ from onnx_ci.pipeline.inputs.probes import EXAMPLE, Probe
 from onnx_ci.pipeline.reference.random_samples import KEPT, ROUNDS, runs_needed, sample_of
 from onnx_ci.pipeline.reference.reference import Reference
 
-ROWS = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows"}, "y": {0: "rows"}}}
 SHAPED = {"input_names": ["x"], "output_names": ["y"]}
 
 both_exporters = pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])

@@ -132,8 +132,7 @@ def attention():
     return Attention(), (torch.randn(2, 5, 16),)
 
 
-@both
-@pytest.mark.parametrize("function", [conv_net, attention])
+@pytest.mark.parametrize(("exporter", "opset", "function"), [("dynamo", 18, conv_net), ("torchscript", 17, attention)])
 def test_fixed_shapes_pass(exporter, opset, function):
     recipe = onnx_ci.recipe(name="net", static=True, **NAMES)(function)
     result = run_one(recipe, opsets=opset, exporters=exporter)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import copy
 import functools
-import time
 
 import onnx
 import pytest
 import torch
-from toolbox.cells import recipe_of, rules, run_one
+from toolbox.cells import errors, recipe_of, rules, run_one
 
 import onnx_ci
-from onnx_ci import Severity, Status
+from onnx_ci import Status
 
 AXES = {"x": {0: "batch"}, "y": {0: "batch"}}
 NAMES = {"input_names": ["x"], "output_names": ["y"]}
@@ -64,10 +63,6 @@ def judged(export, opset=17, function=net, **keywords):
     return run_one(onnx_ci.recipe(name="net", export=export, **declared)(function), opsets=opset)
 
 
-def errors(result):
-    return [each for each in result.findings if each.severity is Severity.ERROR]
-
-
 # --- right ones -------------------------------------------------------------------------------------------------------
 
 
@@ -108,8 +103,7 @@ def test_it_may_return_what_it_made(export, opset):
     assert judged(export, opset).status is Status.PASSED
 
 
-@both
-@pytest.mark.parametrize("declared", [{}, NAMES], ids=["unnamed", "named"])
+@pytest.mark.parametrize(("exporter", "declared"), [("torchscript", {}), ("dynamo", NAMES)], ids=["unnamed", "named"])
 def test_names_come_from_the_file_where_the_recipe_declares_none(exporter, declared):
     def export(model, args, kwargs, opset, path):
         torch.onnx.export(
@@ -197,21 +191,21 @@ def test_one_that_exports_in_training_mode_is_told(exporter):
     assert "training mode" in " ".join(each.message for each in errors(result))
 
 
-@both
-def test_one_that_exports_other_weights_is_told(exporter):
+def test_one_that_exports_other_weights_is_told():
     def export(model, args, *rest):
         torch.manual_seed(7)
-        EXPORTS[exporter](Net().eval(), args, *rest)
+        by_torchscript(Net().eval(), args, *rest)
 
-    assert "numeric-drift" in rules(judged(export, OPSETS[exporter]))
+    assert "numeric-drift" in rules(judged(export))
 
 
 def subtracted(a, b):
     return a - 2 * b
 
 
-@both
-@pytest.mark.parametrize("declared", [{}, {"input_names": ["a", "b"]}], ids=["unnamed", "named"])
+@pytest.mark.parametrize(
+    ("exporter", "declared"), [("torchscript", {}), ("dynamo", {"input_names": ["a", "b"]})], ids=["unnamed", "named"]
+)
 def test_one_that_swaps_the_inputs_is_told(exporter, declared):
     class Swapped(torch.nn.Module):
         def __init__(self, model):
@@ -273,14 +267,6 @@ def test_one_that_makes_no_file_is_told(returned, said):
     (wrong,) = errors(judged(makes_none))
     assert (wrong.rule, wrong.message) == ("export-error", f"the export function makes_none {said}")
     assert wrong.remedy.startswith("Write the file to the path that the function gets")
-
-
-def test_one_that_hangs_ends_at_the_time_limit():
-    def hangs(model, args, kwargs, opset, path):
-        time.sleep(600)
-
-    recipe = onnx_ci.recipe(name="net", export=hangs, timeout=3, **NAMES)(net)
-    assert rules(run_one(recipe, isolation="fork")) == ["timeout"]
 
 
 class Branching(torch.nn.Module):

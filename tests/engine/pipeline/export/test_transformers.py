@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-from toolbox.cells import rules, run_one
+from toolbox.cells import errors, rules, run_one
 
 import onnx_ci
 from onnx_ci.errors import EnvironmentLacksError
@@ -128,7 +128,7 @@ def test_a_file_with_other_numbers_is_found(mixtral):
 @pytest.mark.slow
 def test_arguments_without_names_are_refused(mixtral):
     result = result_of(AnyArguments(mixtral), (text(),))
-    [error] = [each for each in result.findings if each.severity is onnx_ci.Severity.ERROR]
+    [error] = errors(result)
     assert error.rule == "export-error"
     assert "AnyArguments.forward has names for 0 of 2; declare them as parameters instead of *args" in error.message
 

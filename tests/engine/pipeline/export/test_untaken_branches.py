@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from toolbox.cells import recipe_of, rules, run_one
+from toolbox.cells import ROWS, recipe_of, rules, run_one
 
 import onnx_ci
 from onnx_ci.pipeline.export.exporter_warnings import judge_branches, without_those_at
@@ -15,7 +15,6 @@ from onnx_ci.pipeline.inputs.branches import UntakenBranch
 from onnx_ci.pipeline.inputs.conditions import Condition
 from onnx_ci.processes.capture import Notice
 
-ROWS = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows"}, "y": {0: "rows"}}}
 X = torch.tensor([[1.0, 2.0, -0.5, 0.3], [0.1, 0.2, 0.3, 0.4], [2.0, 1.0, 0.5, 0.25]])
 EXPORTERS = {"torchscript": {"exporters": "torchscript", "opsets": "17"}, "dynamo": {"exporters": "dynamo", "opsets": "18"}}
 BOOLEAN = "Converting a tensor to a Python boolean might cause the trace to be incorrect."

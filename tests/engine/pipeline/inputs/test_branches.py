@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from toolbox.cells import recipe_of, rules
+from toolbox.cells import ROWS, recipe_of, rules
 
 import onnx_ci
 from onnx_ci import Status
 
-ROWS = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows"}, "y": {0: "rows"}}}
 LARGE = torch.full((4,), 1000.0)
 
 

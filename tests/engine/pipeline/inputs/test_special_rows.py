@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from toolbox.cells import recipe_of, rules, run_one, task
+from toolbox.cells import errors, recipe_of, rules, run_one, task
 
 import onnx_ci
 from onnx_ci.engine import cell
@@ -195,7 +195,7 @@ def where(condition):
 def test_a_fault_is_told_by_the_special_values_that_show_it(condition, where_it_shows):
     result = run_one(unlike(where(condition)))
     assert set(rules(result)) == {"baked-value"}
-    (told,) = [each for each in result.findings if each.severity is onnx_ci.Severity.ERROR]
+    (told,) = errors(result)
     assert {told.probe, *told.also_on} == where_it_shows
     assert {each.probe for each in result.outputs} >= set(ALL)
 
@@ -227,7 +227,7 @@ def test_an_approximation_that_extreme_numbers_show_is_allowed_beside_them():
 def test_given_inputs_are_judged_with_special_values_alone_too(tmp_path):
     np.savez(tmp_path / "real.npz", x=X.numpy() + 7)
     result = run_one(unlike(where(lambda x: (x > 7) & (x < 8)), inputs=str(tmp_path / "real.npz")))
-    (told,) = [each for each in result.findings if each.severity is onnx_ci.Severity.ERROR]
+    (told,) = errors(result)
     assert {"real.npz", "floats large"} <= {str(each).rpartition("/")[2] for each in (told.probe, *told.also_on)}
 
 
@@ -241,7 +241,7 @@ def unchanged(model):
     return model
 
 
-def test_passs_are_judged_by_special_values_alone():
+def test_passes_are_judged_by_special_values_alone():
     """The rounding of a pass is simulated on each of them."""
     recipe = recipe_of(row_wise, X, then=[unchanged], **ROWS)
     result = next(each for each in onnx_ci.run([recipe], opsets="13").cells if each.cell.graph_pass)

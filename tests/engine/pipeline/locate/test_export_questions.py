@@ -157,9 +157,9 @@ def test_another_fault_is_placed_as_without_the_question(asks):
 def guilty_questions(recipe, exporter, output_of_file):
     prepared = prepare(task(recipe))
     model = QuestionedModel(
-        prepared.model,
-        prepared.probes.example,
-        prepared.probes.example,
+        model=prepared.model,
+        example=prepared.probes.example,
+        probe=prepared.probes.example,
         exporter=exporter,
         outputs=["y"],
         max_drift=DriftLimit(default=16.0),

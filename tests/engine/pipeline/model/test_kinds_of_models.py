@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import io
 import sys
 import threading
 from collections.abc import Callable
@@ -14,7 +13,7 @@ import onnx
 import pytest
 import torch
 from onnx import helper
-from toolbox.cells import rules, run_one
+from toolbox.cells import errors, rules, run_one
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
@@ -91,11 +90,6 @@ def traced_by_fx():
     return torch.fx.symbolic_trace(Net())
 
 
-@kind()
-def traced_by_fx_inside():
-    return Outer(torch.fx.symbolic_trace(Net()))
-
-
 @kind(dynamo=NO_SCRIPTS)
 def scripted():
     return torch.jit.script(Net())
@@ -104,14 +98,6 @@ def scripted():
 @kind(dynamo=NO_SCRIPTS)
 def traced():
     return torch.jit.trace(Net(), example())
-
-
-@kind(dynamo=NO_SCRIPTS)
-def loaded_script():
-    file = io.BytesIO()
-    torch.jit.save(torch.jit.script(Net()), file)
-    file.seek(0)
-    return torch.jit.load(file)
 
 
 @kind(dynamo="object has no attribute 'training'")
@@ -151,38 +137,14 @@ def traced_part():
     return torch.jit.trace(Normed().eval(), example())
 
 
-def scripted_part():
-    return torch.jit.script(Normed().eval())
-
-
 @kind(dynamo=NO_SCRIPTS)
 def script_of_traced():
     return torch.jit.script(Either(traced_part).eval())
 
 
 @kind(dynamo=NO_SCRIPTS)
-def script_of_scripted():
-    return torch.jit.script(Either(scripted_part).eval())
-
-
-@kind(dynamo=NO_SCRIPTS)
-def script_of_a_list():
-    return torch.jit.script(nn.Sequential(traced_part(), scripted_part(), Normed()).eval())
-
-
-@kind(dynamo=NO_SCRIPTS)
 def trace_of_a_script_of_traced():
     return torch.jit.trace(nn.Sequential(torch.jit.script(Either(traced_part).eval()), Normed()).eval(), example())
-
-
-@kind(torchscript=NOT_TRACED, dynamo="SpecViolationError")
-def list_of_traced_and_scripted():
-    return nn.Sequential(traced_part(), scripted_part(), Normed())
-
-
-@kind(dynamo="object has no attribute 'training'")
-def frozen_script_of_traced():
-    return torch.jit.freeze(torch.jit.script(Either(traced_part).eval()))
 
 
 @kind(remark="of the class ScriptFunction")
@@ -216,13 +178,6 @@ COMPILED = "wrapped by torch.compile"
 @kind(remark=f"the model is {COMPILED}")
 def compiled():
     return torch.compile(Net())
-
-
-@kind(remark=f"the model is {COMPILED}")
-def compiled_in_place():
-    model = Net()
-    model.compile()
-    return model
 
 
 @kind(remark=f"'inner' is {COMPILED}")
@@ -279,11 +234,6 @@ def callable_object():
     return Pipeline()
 
 
-@kind(remark="of the class builtin_function_or_method")
-def builtin_function():
-    return torch.relu
-
-
 # --- made in another way
 
 
@@ -320,11 +270,6 @@ def with_a_buffer_of_inference_mode():
 @kind()
 def lazy():
     return nn.Sequential(nn.LazyLinear(5), nn.ReLU(), nn.LazyLinear(2))
-
-
-@kind()
-def averaged():
-    return torch.optim.swa_utils.AveragedModel(Net())
 
 
 @kind(torchscript="DataParallel is not supported by ONNX exporter")
@@ -372,11 +317,6 @@ def checkpointed():
             return torch.utils.checkpoint.checkpoint(super().forward, x, use_reentrant=False)
 
     return Checkpointed()
-
-
-@kind(remark="of the class function")
-def function_of_torch_func():
-    return torch.vmap(Net().eval())
 
 
 # --- weights that are not like others
@@ -435,15 +375,6 @@ def weight_of_a_subclass():
 
 
 # --- what cannot be copied, or is in a mode of its own
-
-
-@kind()
-def refuses_copies():
-    class Alone(Net):
-        def __deepcopy__(self, memo):
-            raise RuntimeError("there is one of me")
-
-    return Alone()
 
 
 @kind()
@@ -582,7 +513,7 @@ def test_modules_that_are_nested_more_deeply_are_refused():
 def refusal(build):
     """The message and the remedy for a recipe that is refused."""
     result = run_one(onnx_ci.recipe(name="refused")(build))
-    [error] = [each for each in result.findings if each.severity is onnx_ci.Severity.ERROR]
+    [error] = errors(result)
     assert error.rule == "recipe-error"
     return error.message, error.remedy
 

@@ -116,8 +116,7 @@ class Gated(nn.Module):
         return torch.sigmoid(self.head(self.second(self.first(x).relu()).relu()))
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("seed", "bias"), [(0, True), (1, False), (2, True)])
 def test_a_sigmoid_is_not_saturated(seed, bias):
     torch.manual_seed(seed)
     probed = with_probe_weights(call_of(Gated(bias=bias), torch.rand(2, 20, 32))).model

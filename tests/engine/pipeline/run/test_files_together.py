@@ -8,10 +8,10 @@ import shutil
 import onnx
 import pytest
 import torch
-from toolbox.cells import rules, run_one
+from toolbox.cells import errors, rules, run_one
 
 import onnx_ci
-from onnx_ci import Severity, Status
+from onnx_ci import Status
 
 BATCH = {0: "batch"}
 NAMES = {"input_names": ["tokens"], "output_names": ["scores"], "dynamic_axes": {"tokens": BATCH, "scores": BATCH}}
@@ -97,7 +97,7 @@ def judged(**keywords):
 
 
 def error_of(result):
-    [error] = [each for each in result.findings if each.severity is Severity.ERROR]
+    [error] = errors(result)
     return error
 
 
@@ -152,10 +152,8 @@ def test_another_token_is_excused_only_where_the_two_best_are_equal_up_to_roundi
     [
         lambda state, token: (torch.zeros_like(state), token),
         lambda state, token: (state * 0.999, token),
-        lambda state, token: (state, (token + 1) % 50),
-        lambda state, token: (state.roll(1, 0), token),
     ],
-    ids=["forgotten", "scaled", "other token", "other row"],
+    ids=["forgotten", "scaled"],
 )
 def test_what_is_handed_on_wrongly_is_found(between):
     result = judged(run_files=functools.partial(generate, between=between))

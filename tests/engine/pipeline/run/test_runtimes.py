@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 import torch
 from onnx import numpy_helper
-from toolbox.cells import Total
+from toolbox.cells import BATCH, Total, errors
 
 import onnx_ci
 from onnx_ci import Status
@@ -23,7 +23,6 @@ from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.results.verdict import decide
 
 ALL = "onnxruntime,reference,openvino"
-BATCH = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
 
 
 @onnx_ci.recipe(**BATCH)
@@ -38,10 +37,6 @@ def wrong():
 
 def openvino():
     return pytest.importorskip("openvino", reason="OpenVINO is not installed")
-
-
-def errors(result):
-    return [each for each in result.findings if each.severity == "error"]
 
 
 def test_each_runtime_is_compared_on_every_input():

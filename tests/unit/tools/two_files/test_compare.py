@@ -161,8 +161,7 @@ def test_a_wrong_weight_in_float16_is_a_difference(compare):
     assert "times the rounding of float16" in result.findings[0].message
 
 
-@pytest.mark.parametrize("activation", ["Sigmoid", "Softmax"])
-@pytest.mark.parametrize("bias", [-12, -6, 6, 12])
+@pytest.mark.parametrize(("activation", "bias"), [("Sigmoid", -12), ("Sigmoid", 6), ("Softmax", -6), ("Softmax", 12)])
 def test_half_a_unit_of_float16_is_no_difference_where_outputs_hardly_move(compare, activation, bias):
     """Near 0 and 1, a perturbed input moves the output by far less than the output itself is rounded."""
 
@@ -253,15 +252,14 @@ def test_a_calibrated_file_is_the_same_on_inputs_within_its_ranges(compare, imag
     assert result.worst.drift <= result.worst.limit
 
 
-@pytest.mark.parametrize("factor", [0.5, 1.5])
-def test_a_wrong_scale_of_a_calibrated_file_is_a_difference(compare, images, calibrated, factor):
+def test_a_wrong_scale_of_a_calibrated_file_is_a_difference(compare, images, calibrated):
     model = calibrated()
     scale = next(each for each in model.graph.initializer if each.name.endswith("2.weight_scale"))
-    scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * np.float32(factor), scale.name))
+    scale.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(scale) * np.float32(1.5), scale.name))
     assert "numeric-drift" in rules(compare(images, model, rules=ALLOWED))
 
 
-@pytest.mark.parametrize("factor", [1, 0.5, 0.25])
+@pytest.mark.parametrize("factor", [1, 0.25])
 def test_the_scale_of_an_activation_is_judged_on_given_inputs_and_named(compare, images, calibrated, tmp_path, factor):
     model = calibrated()
     names = {"/1/Relu_output_0_scale", "/0/Conv_output_0_scale"}  # one format merges the Relu into the convolution
@@ -279,7 +277,7 @@ def test_the_scale_of_an_activation_is_judged_on_given_inputs_and_named(compare,
     assert any("times the error of the best scale" in each.message for each in given.findings) is (factor != 1)
 
 
-@pytest.mark.parametrize("factor", [2, 16, 64])
+@pytest.mark.parametrize("factor", [2, 64])
 def test_a_scale_that_leaves_most_integers_unused_on_given_inputs_is_named(compare, images, calibrated, tmp_path, factor):
     model = calibrated()
     names = {"/1/Relu_output_0_scale", "/0/Conv_output_0_scale"}
