@@ -77,10 +77,7 @@ class GroupedCommand(click.Command):
 
 
 def options_of(*names: str, paths: bool = True, takes_all: bool = False) -> Callable[[Command], Command]:
-    """Add options for settings, by default for all, and the argument PATHS.
-
-    With ``takes_all``, the options for all other settings are added, too, but hidden in the help.
-    """
+    """Add PATHS and options for settings, by default for all. With ``takes_all``, the others are there, too, but hidden."""
 
     def decorate(command: Command) -> Command:
         for option in reversed(FLAGS):
@@ -193,11 +190,7 @@ def find_recipes(settings: Settings, paths: tuple[Path, ...], cache: VerdictCach
 
 
 def recipe_named(name: str, recipes: Recipes) -> RecipeScope:
-    """What the recipe called ``name`` declares.
-
-    Raises:
-        ConfigurationError: there is no such recipe; the message suggests the nearest name.
-    """
+    """What the recipe called ``name`` declares. If there is no such recipe, the error suggests the nearest name."""
     if name not in recipes.scopes:
         show_problems(recipes.problems)
         raise ConfigurationError(f"there is no recipe {name!r}{did_you_mean(name, recipes.scopes)}")

@@ -128,10 +128,7 @@ def _commands(settings: Settings) -> Commands:
 
 
 def _show_results(session: Session, matrix: Matrix, verbosity: str | None, *, exitfirst: bool) -> None:
-    """Show the first failure of each cause as soon as it is decided, and the other cells of a recipe after the last of them.
-
-    Ctrl-C stops the run and keeps the results so far.
-    """
+    """Show the first failure of each cause at once, other cells after the last of their recipe. Ctrl-C keeps what is there."""
     cells = [spec.cell for spec in matrix.cells]
     commands = _commands(session.settings)
     is_live = sys.stdout.isatty() and verbosity != QUIET
@@ -184,10 +181,7 @@ class WaitingResults:
         self._waiting: list[CellResult] = []
 
     def add(self, result: CellResult, *, waits: bool) -> list[CellResult]:
-        """Count the result of the next cell, and return the results to show now.
-
-        One that does not wait for others is shown already, or not at all.
-        """
+        """Count the next result, and return those to show now. One that waits for no others is shown already, or not at all."""
         self._done += 1
         if waits:
             self._waiting.append(result)

@@ -98,11 +98,7 @@ def _show_rules(rule: str | None) -> None:
 
 
 def judged_cell(target: str, settings: Settings, paths: tuple[Path, ...]) -> tuple[NamedCell, CellResult]:
-    """The cell that ``target`` names, and its result with the causes of its failure, which is shown.
-
-    Raises:
-        ConfigurationError: ``target`` does not name a cell.
-    """
+    """The cell that ``target`` names, and its result with the causes of its failure, which is shown. A file is an error."""
     subject = failing_cell_or_file(target, settings, paths)
     if not isinstance(subject, NamedCell):
         raise ConfigurationError(f"{target} is a file: name a cell, as onnx-ci list shows them")

@@ -67,11 +67,7 @@ class Inputs:
 
 
 def read_inputs(environment: Mapping[str, str]) -> Inputs:
-    """The inputs of ``action.yml``, such as ``INPUT_PATHS``. A missing or empty one has its default.
-
-    Raises:
-        ConfigurationError: an input is invalid.
-    """
+    """The inputs of ``action.yml``. A missing or empty one has its default; an invalid one is an error."""
     mode = _choice(environment, "mode", tuple(SETTINGS))
     directory = _directory(environment)
     install, extras = _install(environment)
@@ -109,11 +105,7 @@ class PublishInputs:
 
 
 def read_publish_inputs(environment: Mapping[str, str]) -> PublishInputs:
-    """The inputs of ``publish/action.yml``.
-
-    Raises:
-        ConfigurationError: an input is invalid.
-    """
+    """The inputs of ``publish/action.yml``; an invalid one is an error."""
     switches = {name: _choice(environment, name, ("false", "true")) == "true" for name in ("comment", "check")}
     if not any(switches.values()):
         raise ConfigurationError("nothing is to be published: set 'comment' or 'check'")

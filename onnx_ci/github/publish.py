@@ -243,11 +243,7 @@ def _event() -> _Event:
 
 
 def _uploaded_report(repository: Repository, run: _Run, artifact: str, *, any_attempt: bool = False) -> RunReport | None:
-    """The report in an artifact of a run, or of an earlier attempt if any will do; ``None`` if there is no such artifact.
-
-    Raises:
-        ConfigurationError: the artifact contains no report that can be used.
-    """
+    """The report in an artifact of a run, or of an earlier attempt if any will do; ``None`` if there is no such artifact."""
     answer = repository.get(f"actions/runs/{run.id}/artifacts", name=artifact, per_page=100)
     listed = answer.get("artifacts") if isinstance(answer, dict) else None
     uploads: tuple[_Upload, ...] = _of_github(tuple[_Upload, ...], listed, "the artifacts")

@@ -29,11 +29,7 @@ _LONGEST_MESSAGE = 300
 
 
 class ApiError(EnvironmentLacksError):
-    """GitHub refused a request, or could not be reached.
-
-    Attributes:
-        status: the HTTP status; 0 if there was no answer.
-    """
+    """GitHub refused a request with a ``status``, or could not be reached, with status 0."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -90,11 +86,7 @@ class Repository:
                 return
 
     def download(self, path: str, target: Path, limit: int) -> None:
-        """Follow the redirect of ``path``, and write what is there into the file ``target``.
-
-        Raises:
-            ApiError: nothing can be read there, or more than ``limit`` bytes.
-        """
+        """Follow the redirect of ``path``, and write what is there into ``target``: more than ``limit`` bytes are an error."""
         with self._open("GET", path) as answer:
             address = answer.headers.get("Location", "")
         if urllib.parse.urlsplit(address).scheme not in ("https", urllib.parse.urlsplit(self._address).scheme):

@@ -392,10 +392,7 @@ class Run:
         session.exitstatus = self._exit_status(session, report if is_whole else None)
 
     def _exit_status(self, session: pytest.Session, report: RunReport | None) -> int:
-        """Pytest's own exit status, or that of the run if pytest's would say that nothing is wrong.
-
-        There is no report if only a part of the run was here.
-        """
+        """Pytest's own exit status, or that of the run, if there is a report, where pytest's says that nothing is wrong."""
         failures = len([result for result in report.cells if result.status.is_bad]) if report is not None else 0
         if session.exitstatus == pytest.ExitCode.TESTS_FAILED and report is not None and report.missing_device:
             return int(report.exit_code) if session.testsfailed == failures else session.exitstatus

@@ -54,10 +54,7 @@ def scopes(ids: list[str], workers: int) -> dict[str, str]:
 
 
 def _parts_of_last(recipes: int, workers: int, cells: int) -> int:
-    """Into how many parts to split the recipes of the last round: the fewest with which the run hardly takes longer.
-
-    A recipe has as many ``cells``, and thus parts at most.
-    """
+    """The fewest parts of each recipe of the last round, each of ``cells``, with which the run hardly takes longer."""
     rounds, last = divmod(recipes, workers)
 
     def time(parts: int) -> int:

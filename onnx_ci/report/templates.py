@@ -31,10 +31,7 @@ BEYOND = "p4"
 
 
 def fill(name: str, package: str = "onnx_ci.report", **values: object) -> Markup:
-    """The template ``name`` of ``package`` with ``values``, as markup that other templates do not escape again.
-
-    Templates of other packages than this one can use those of this one.
-    """
+    """The template ``name`` of ``package`` with ``values``, as markup that other templates do not escape again."""
     from markupsafe import Markup
 
     return Markup(environment(package).get_template(name).render(values))  # noqa: S704 - the template has escaped every value
@@ -80,11 +77,7 @@ def environment(package: str = "onnx_ci.report") -> Environment:
 
 
 def _shown(value: object) -> object:
-    """What a template outputs for ``value``, before it is escaped. Markup was made by a template and is output as it is.
-
-    Raises:
-        TypeError: ``value`` is ``None``, so the page would show that word.
-    """
+    """What a template outputs for ``value``, before it is escaped; markup is output as it is, and ``None`` is an error."""
     if value is None:
         raise TypeError("a template of the report page outputs None")
     return value if hasattr(value, "__html__") else printable(str(value))

@@ -37,13 +37,7 @@ def renderings(root: Path, since: RunComparison | None = None, since_name: str =
 
 
 def written_files(settings: Settings, summary: Path | None = None) -> dict[Path, Rendering]:
-    """What to write into each file that the settings request, and into ``summary``.
-
-    The paths are absolute, because a recipe may change the current directory.
-
-    Raises:
-        ConfigurationError: one file would be written twice.
-    """
+    """What to write into which absolute path: a recipe may change directory. A file that would be written twice is an error."""
     paths = {"html": settings.html, "junit": settings.junit, "code_quality": settings.code_quality, "markdown": summary}
     files: dict[Path, Rendering] = {}
     for form, render in renderings(settings.root).items():
