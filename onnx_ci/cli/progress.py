@@ -17,13 +17,9 @@ _LONGEST_SILENCE = 60.0
 
 
 class Progress:
-    """The progress line, which is shown at once. It must be cleared before anything else is printed.
+    """The progress line of a run's cells, which is shown at once, and must be cleared before anything else is printed.
 
-    Args:
-        cells: all cells of the run, in order.
-        durations: how many seconds cells took in earlier runs, by id.
-        is_live: whether there is a terminal; otherwise a line is written once in a while.
-        clock: returns seconds.
+    Without a terminal, a line is written once in a while. ``durations`` are the seconds of cells in earlier runs, by id.
     """
 
     def __init__(

@@ -125,9 +125,6 @@ def _jobs(repository: Repository, run: _Run) -> list[_Job]:
         return []
 
 
-# --- what the event and the API say -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Login:
     login: str
@@ -306,9 +303,6 @@ def _base(publication: _Publication, branch: str) -> tuple[RunReport | None, str
         except OnnxCiError as error:  # for example, another version of onnx-ci wrote it, or it is too large
             _say(f"the report of {run.html_url} is not used: {error}")
     return None, ""
-
-
-# --- what is published --------------------------------------------------------------------------------------------------
 
 
 def _publish_pull_requests(publication: _Publication) -> None:

@@ -107,7 +107,7 @@ class Ended:
 
 
 def run(command: Sequence[str], *, directory: str | None = None, output: Path | None = None) -> Ended:
-    """Run a command without a shell. What it prints goes to the log, where nothing is a command, or into the file ``output``."""
+    """Run a command without a shell. What it prints goes to the log, as text only, or into the file ``output``."""
     last: deque[str] = deque(maxlen=_LAST_LINES)
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     over = threading.Event()

@@ -64,12 +64,9 @@ def code_quality(report: RunReport, directory: Path, workspace: Path) -> str:
 
 
 def failures_of(report: RunReport, directory: Path, workspace: Path) -> list[Annotation]:
-    """What fails the run. If a recipe breaks a rule in several cells for the same cause, that is one annotation.
+    """What fails a run in ``directory``. If a recipe breaks a rule in several cells for one cause, that is one annotation.
 
-    Args:
-        report: the report of one run, or a merged one.
-        directory: where the command ran.
-        workspace: the root of the repository.
+    ``workspace`` is the root of the repository.
     """
     root = find_root(directory)
     failures = [

@@ -56,11 +56,8 @@ def render(
 ) -> str:
     """The whole report as a page. Text from outside is shown as text, never as markup, and the page may load nothing.
 
-    Args:
-        report: the report.
-        repeat: gives the command that repeats a cell.
-        since: what moved since an earlier run, which is called ``since_name``.
-        code_in: the directory that the files in findings are relative to, to show the code around their lines.
+    ``repeat`` gives the command that repeats a cell. With ``code_in``, which files in findings are relative to, the code around
+    their lines is shown; with ``since``, what moved since the run ``since_name``.
     """
     taken: set[str] = set()
     anchors = {each.cell: _anchor(f"cell-{each.cell.recipe}-{each.cell.label}", taken) for each in report.cells}

@@ -27,10 +27,8 @@ def merge(reports: Sequence[tuple[str, RunReport]], *, is_part: bool = False) ->
     differently, or if one of them is not whole, the cells of each environment stay apart, called after its versions. Runs of
     several commits are a problem.
 
-    Args:
-        reports: at least one, each with the name of its file. The results of a single report, or of copies of it, stay as
-            they are.
-        is_part: whether other jobs have further reports, so that cells which they judge are not missing.
+    Each report has the name of its file. The results of a single one, or of copies of it, stay as they are. With ``is_part``,
+    other jobs have further reports, so cells which they judge are not missing.
 
     Raises:
         ConfigurationError: two runs with the same versions judged a cell differently.

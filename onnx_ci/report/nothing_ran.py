@@ -23,9 +23,7 @@ def why_nothing_ran(
 ) -> str:
     """Why no cell of the recipes that were found in ``paths``, or in the whole project, was judged.
 
-    Args:
-        is_planned: whether a cell was planned; with a shard, whether one was planned in it.
-        is_deselected: whether the front-end left out all planned cells.
+    Whether one was planned is about the shard, if there is one. The front-end may have deselected all that were.
     """
     if not scopes:
         patterns = ", ".join(settings.recipe_files)
