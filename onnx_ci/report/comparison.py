@@ -191,7 +191,7 @@ class RunComparison:
     @functools.cached_property
     def earlier(self) -> Mapping[Cell, CellResult]:
         """The results of the earlier report by their cells."""
-        return _by_cell(self.before)
+        return {} if self.before is None else {result.cell: result for result in self.before.cells}
 
     @functools.cached_property
     def news(self) -> tuple[CellChange, ...]:
@@ -229,7 +229,8 @@ class RunComparison:
 def compare_runs(after: RunReport, before: RunReport | None, limits: Limits = BASELINE_LIMITS) -> RunComparison:
     """What is different in ``after``, compared with ``before``, if there is that. ``limits`` are those of baselines."""
     before = None if before is None else renamed(before, after)
-    earlier = _by_cell(before)
+    comparison = RunComparison(before=before, after=after)
+    earlier = comparison.earlier
     later = {result.cell for result in after.cells}
     moved = [CellChange(cell=cell, before=result, after=None) for cell, result in earlier.items() if cell not in later]
     for result in after.cells:
@@ -251,11 +252,7 @@ def compare_runs(after: RunReport, before: RunReport | None, limits: Limits = BA
         if both.measures or both.rules or both.changes:
             moved.append(both)
     order: list[Movement | None] = [*Movement, None]
-    return RunComparison(before=before, after=after, moved=tuple(sorted(moved, key=lambda each: order.index(each.movement))))
-
-
-def _by_cell(report: RunReport | None) -> dict[Cell, CellResult]:
-    return {} if report is None else {result.cell: result for result in report.cells}
+    return dataclasses.replace(comparison, moved=tuple(sorted(moved, key=lambda each: order.index(each.movement))))
 
 
 def _entry(result: CellResult, report: RunReport) -> Entry | None:

@@ -187,19 +187,15 @@ def describe_outcome(*results: CellResult) -> str:
         largest = max(drifts)
         drift = f"drift at most {largest:.2g}" if largest >= 0.1 or not largest else "drift below 0.1"
     broken = describe_first_cause(first) if first.status.is_bad else ""
-    details = "; ".join(filter(None, [broken, drift, *_remarked(results)]))
-    return one_line(f"{first.status.value} ({details})" if details else first.status.value)
-
-
-def _remarked(results: Sequence[CellResult]) -> list[str]:
-    """How many warnings and notes results have, each cause counted once, and how many results are from the cache."""
-    warnings, notes = len(shared_warnings(results)), len(shared_notes(each for each in results if not each.status.is_bad))
-    cached = sum(result.cached for result in results)
-    return [
-        count(warnings, "warning") if warnings else "",
-        count(notes, "note") if notes else "",
-        "" if not cached else "cached" if cached == len(results) else f"{cached} cached",
-    ]
+    details = [broken, drift]
+    if warnings := shared_warnings(results):
+        details.append(count(len(warnings), "warning"))
+    if notes := shared_notes(each for each in results if not each.status.is_bad):
+        details.append(count(len(notes), "note"))
+    if cached := sum(result.cached for result in results):
+        details.append("cached" if cached == len(results) else f"{cached} cached")
+    said = "; ".join(filter(None, details))
+    return one_line(f"{first.status.value} ({said})" if said else first.status.value)
 
 
 def describe_first_cause(result: CellResult) -> str:
