@@ -226,6 +226,8 @@ class NodeStep:
         return self.error / self.noise
 
 
+WRITTEN_SIZES = "written_sizes"
+"""The key of :attr:`Finding.details` for numbers in the line that should be sizes, each with what to write there."""
 AXES_OF_ONE = "axes_of_one"
 """The key of :attr:`Finding.details` for the names of dynamic axes along which the example has size 1."""
 

@@ -31,7 +31,7 @@ from onnx_ci.pipeline.trace.received import Kind, Received
 from onnx_ci.pipeline.trace.recorder import Recorder
 from onnx_ci.pipeline.trace.trace import FunctionCall
 from onnx_ci.processes.clock import CLOCK
-from onnx_ci.results.records import Finding, SourceLine
+from onnx_ci.results.records import WRITTEN_SIZES, Finding, SourceLine
 from onnx_ci.text import listed
 
 _MOST_SECONDS = 20.0
@@ -123,7 +123,9 @@ def find_written_sizes(
             place = "there" if function.startswith("__") else f"in {function}()"
             line = "" if spot.source == first else f" at {spot.source}"
             changes.append(f"{code or f'the size of {label!r}'} instead of {number}{spot.number} {place}{line}")
-        return replace(finding, source=first, remedy=f"Write {listed(changes)}.")
+        instead = {str(spot.number): code for spot, code in sizes.items() if code and spot.source == first}
+        details = {**finding.details, WRITTEN_SIZES: instead}
+        return replace(finding, source=first, remedy=f"Write {listed(changes)}.", details=details)
 
     return explained
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -31,10 +31,11 @@ class Rewrite:
     """The whole file."""
 
 
-def rewrites(text: str, line: int) -> Iterator[Rewrite]:
+def rewrites(text: str, line: int, written_sizes: Mapping[str, str] | None = None) -> Iterator[Rewrite]:
     """Every known rewrite of the statement at a line, counted from 1, the least change first.
 
-    There is none for a line outside of functions, or for text that is not Python.
+    ``written_sizes`` are numbers in it that should be sizes, each with what to write in its place. There is no rewrite for a
+    line outside of functions, or for text that is not Python.
     """
     try:
         module = ast.parse(text)
@@ -50,13 +51,19 @@ def rewrites(text: str, line: int) -> Iterator[Rewrite]:
     # The expressions of a statement, without the statements in it.
     head = [node for node in ast.iter_child_nodes(statement) if not isinstance(node, (ast.stmt, ast.excepthandler))]
     head = [function.body] if isinstance(function, ast.Lambda) else head
+    parts = [part for node in head for part in ast.walk(node)]
+    constants = sorted((part for part in parts if isinstance(part, ast.Constant)), key=code.span)
+    sizes = [(part, (written_sizes or {}).get(str(part.value))) for part in constants]
+    quotients = [part for part in parts if isinstance(part, ast.BinOp) and isinstance(part.op, ast.FloorDiv)]
     candidates = [
+        *((f"takes the size from {size}", [code.replaced(part, size)]) for part, size in sizes if size),
         ("keeps sizes and values as tensors", symbolic.edits(head)),
         ("computes both sides of the branch", _both_sides(code, module, statement, head)),
         ("always runs what the condition guards", _without_condition(code, statement)),
         ("always takes the way without the shortcut", _without_shortcut(code, module, statement)),
         ("computes on whole tensors instead of in a loop", _without_loop(code, function, statement)),
         ("computes on whole tensors instead of row by row", _without_comprehension(code, function, statement)),
+        ("rounds quotients down, as // does", [code.replaced(each, _rounded_down(code, each)) for each in quotients]),
         ("makes a new tensor instead of writing into one", _out_of_place(code, statement)),
         ("computes with torch instead of numpy", with_numpy.edits([function]) if numpy else []),
         ("keeps sizes and values as tensors, in the whole function", symbolic.edits([function])),
@@ -68,6 +75,10 @@ def rewrites(text: str, line: int) -> Iterator[Rewrite]:
         if changed not in seen and _is_python(changed) and (not needs_torch or "torch" in imported):
             seen.add(changed)
             yield Rewrite(words=words, text=changed)
+
+
+def _rounded_down(code: _Code, quotient: ast.BinOp) -> str:
+    return f'torch.div({code.of(quotient.left)}, {code.of(quotient.right)}, rounding_mode="floor")'
 
 
 def without_unused(before: str, after: str) -> str:

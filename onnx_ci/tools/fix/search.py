@@ -16,7 +16,7 @@ from onnx_ci.matrix.plan import CellSpec
 from onnx_ci.owners import Owner, owner_of
 from onnx_ci.processes.limits import Limits, default_jobs
 from onnx_ci.processes.supervisor import LAST, Death
-from onnx_ci.results.records import AXES_OF_ONE, Cell, CellEvidence, CellResult, Severity, SourceLine, Status
+from onnx_ci.results.records import AXES_OF_ONE, WRITTEN_SIZES, Cell, CellEvidence, CellResult, Severity, SourceLine, Status
 from onnx_ci.results.rules import RULES
 from onnx_ci.tools.fix.remedies import Remedy, decided, other_exports, same_export, text_of, try_remedy
 from onnx_ci.tools.fix.rewrites import rewrites, without_unused
@@ -145,7 +145,8 @@ def _rewriting_remedies(failed: CellResult, kept: Remedy) -> Iterator[Remedy]:
             text = kept.texts.get(file) or text_of(Path(file))
         except (OSError, UnicodeDecodeError):  # generated code, or another encoding
             continue
-        for rewrite in rewrites(text, line.line):
+        details = next(each.details for each in failed.findings if line in each.lines)
+        for rewrite in rewrites(text, line.line, details.get(WRITTEN_SIZES)):
             words = "; ".join(filter(None, (kept.words, f"{line} {rewrite.words}")))
             yield Remedy(words=words, texts={**kept.texts, file: rewrite.text})
 

@@ -51,7 +51,7 @@ def available(name: str, *, pre: bool = False) -> list[Version]:
     """
     done = _pip("index", "versions", name, _WHEELS_ONLY, *(["--pre"] if pre else []))
     line = next((line for line in done.stdout.splitlines() if line.startswith("Available versions:")), None)
-    if line is None:
+    if line is None or _LAST_TRY.search(done.stderr):  # without one of its indexes, pip knows fewer versions
         raise _error(done, f"pip knows no version of {name}", unknown=_no_wheel(name))
     return sorted(filter(None, map(version_in, line.partition(":")[2].split(","))))
 
@@ -85,8 +85,8 @@ def resolved(
         flags += [*(["--upgrade"] if upgrade else []), *(["--pre"] if pre else [])]
         done = _pip("install", "--dry-run", f"--report={report}", _WHEELS_ONLY, *flags, *requests)
         entries = [] if done.returncode else json.loads(report.read_text(encoding="utf-8"))["install"]
-        # If pip cannot reach the index, it is content with what is installed.
-        if done.returncode or (not entries and _LAST_TRY.search(done.stderr)):
+        # If pip cannot reach an index, it is content with what is installed, or with what another index has.
+        if done.returncode or _LAST_TRY.search(done.stderr):
             words = listed(requests)
             raise _error(done, f"pip finds no versions for {words}", unknown=_no_wheel(words))
     return {
@@ -129,7 +129,10 @@ def _no_wheel(words: str) -> str:
 def _pip(command: str, *words: str, is_constrained: bool = True) -> subprocess.CompletedProcess[str]:
     # Like the command `onnx-ci`, and unlike `python -m`, do not import packages from the current directory.
     line = [sys.executable, "-P", "-m", "pip", command, "--disable-pip-version-check", "--no-input", *words]
-    environment = {**os.environ, "PIP_USER": "0", "PIP_QUIET": "0", "PIP_NO_COLOR": "1"}  # what it prints is read
+    # What pip prints is read; that an index cannot be reached, it says only before it tries again.
+    retries = os.environ.get("PIP_RETRIES", "")
+    environment = {**os.environ, "PIP_USER": "0", "PIP_QUIET": "0", "PIP_NO_COLOR": "1"}
+    environment |= {"PIP_RETRIES": "1"} if retries == "0" else {}
     if not is_constrained:
         environment.pop("PIP_CONSTRAINT", None)
     return subprocess.run(

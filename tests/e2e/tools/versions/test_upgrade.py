@@ -113,10 +113,12 @@ def test_without_anything_newer_one_line_is_all(cli, index):
     )
 
 
-def test_what_an_index_has_that_cannot_be_reached_is_not_said_to_be_installed_already(cli, index):
+@pytest.mark.parametrize("retries", ["0", "1"])
+def test_what_an_index_has_that_cannot_be_reached_is_not_said_to_be_installed_already(cli, index, retries):
     index.mirror("1.0")
+    index.mirror("1.1")  # what is found elsewhere is not all that there is
     index.install("mirror==1.0")
-    unreachable = {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1"}
+    unreachable = {"PIP_NO_INDEX": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": retries}
     done = upgrade(cli, "--to=mirror", **unreachable)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("onnx-ci: the package index cannot be reached: ")

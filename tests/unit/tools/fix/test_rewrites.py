@@ -38,6 +38,16 @@ def test_sizes_and_values_stay_tensors(line, better):
     assert rewritten(line)[0] == better
 
 
+def test_a_number_that_is_a_size_is_replaced_where_it_stands():
+    text = "import torch\n\n\ndef forward(self, x):\n    return x.view(2, 8, -1) / 2\n"
+    first, second, *_ = (each.text.splitlines()[-1].strip() for each in rewrites(text, 5, {"2": "x.shape[0]"}))
+    assert (first, second) == ("return x.view(x.shape[0], 8, -1) / 2", "return x.view(2, 8, -1) / x.shape[0]")
+
+
+def test_a_quotient_is_rounded_down_by_name():
+    assert rewritten("steps = offsets // (y + 1)") == ['steps = torch.div(offsets, y + 1, rounding_mode="floor")']
+
+
 @pytest.mark.parametrize("line", ["x = float('-inf')", "x = torch.tensor([1.0, 2.0])", "x = math.sqrt(8)", "return x + y"])
 def test_constants_and_other_code_are_left_alone(line):
     assert rewritten(line, imports="import math, torch") == []
