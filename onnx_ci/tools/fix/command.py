@@ -72,7 +72,9 @@ def fix(cell: str, write: bool, paths: tuple[Path, ...], **flags: str | None) ->
     with subject.recipes as recipes:
         search = Search(subject.spec, recipes, settings)
         passing = _shown(search.of_the_same_export(failed))
-        heading = "passes, with the same model and the same declaration"
+        is_corrected = any(each.remedy.corrects_model for each in passing)
+        heading = f"passes, with {'what the model computes on its example' if is_corrected else 'the same model'}"
+        heading += " and the same declaration"
         if not passing:
             passing = _shown(search.of_another_export())
             heading = "passes, but changes what is shipped"

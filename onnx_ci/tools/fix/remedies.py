@@ -66,6 +66,8 @@ class Remedy:
     """Whether the example has another size where the recipe's has 1 along a dynamic axis."""
     texts: Mapping[str, str] = field(default_factory=dict)
     """The text of each changed file, by its absolute path."""
+    corrects_model: bool = False
+    """Whether the model itself is wrong except on its example, so that only there the changed one must compute the same."""
 
     def cell(self, spec: CellSpec) -> CellSpec:
         """The changed cell, without the failures that the recipe expects of the other one."""
@@ -145,6 +147,8 @@ def _evidence(remedy: Remedy, cell: CellTask, settings: Settings) -> CellEvidenc
             if evidence.artifact is None:
                 raise RuntimeError("the file of the changed model is gone, so nothing shows what it computes")
             of_changed = {(each.rule, each.output, each.probe) for each in evidence.findings}
+            if remedy.corrects_model:  # only on its example is the unchanged model right
+                cell, unchanged = replace(cell, is_quick=True), CellContext(shared=Shared())
             evidence = run_cell(cell, unchanged, artifact=Artifact(path=Path(evidence.artifact)))
             # What a condition guards is often a division by zero: a warning elsewhere, but here the change brings it about.
             evidence = _with_errors(

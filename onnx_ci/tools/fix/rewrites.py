@@ -19,6 +19,7 @@ _BINDING = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Attribute)
 _WEAK = (ast.BoolOp, ast.Compare, ast.IfExp, ast.Lambda, ast.NamedExpr)
 """Expressions that bind less than any operator of numbers."""
 _LARGEST_DENOMINATOR = 64
+_SIZE = "takes the size from"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,8 @@ class Rewrite:
     """What the change does: ``keeps sizes and values as tensors``."""
     text: str
     """The whole file."""
+    corrects_model: bool = False
+    """Whether the model itself is wrong except on its example."""
 
 
 def rewrites(text: str, line: int, written_sizes: Mapping[str, str] | None = None) -> Iterator[Rewrite]:
@@ -56,7 +59,7 @@ def rewrites(text: str, line: int, written_sizes: Mapping[str, str] | None = Non
     sizes = [(part, (written_sizes or {}).get(str(part.value))) for part in constants]
     quotients = [part for part in parts if isinstance(part, ast.BinOp) and isinstance(part.op, ast.FloorDiv)]
     candidates = [
-        *((f"takes the size from {size}", [code.replaced(part, size)]) for part, size in sizes if size),
+        *((f"{_SIZE} {size}", [code.replaced(part, size)]) for part, size in sizes if size),
         ("keeps sizes and values as tensors", symbolic.edits(head)),
         ("computes both sides of the branch", _both_sides(code, module, statement, head)),
         ("always runs what the condition guards", _without_condition(code, statement)),
@@ -74,7 +77,7 @@ def rewrites(text: str, line: int, written_sizes: Mapping[str, str] | None = Non
         needs_torch = any("torch." in edit.text for edit in edits)
         if changed not in seen and _is_python(changed) and (not needs_torch or "torch" in imported):
             seen.add(changed)
-            yield Rewrite(words=words, text=changed)
+            yield Rewrite(words=words, text=changed, corrects_model=words.startswith(_SIZE))
 
 
 def _rounded_down(code: _Code, quotient: ast.BinOp) -> str:

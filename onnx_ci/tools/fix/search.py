@@ -148,7 +148,7 @@ def _rewriting_remedies(failed: CellResult, kept: Remedy) -> Iterator[Remedy]:
         details = next(each.details for each in failed.findings if line in each.lines)
         for rewrite in rewrites(text, line.line, details.get(WRITTEN_SIZES)):
             words = "; ".join(filter(None, (kept.words, f"{line} {rewrite.words}")))
-            yield Remedy(words=words, texts={**kept.texts, file: rewrite.text})
+            yield Remedy(words=words, texts={**kept.texts, file: rewrite.text}, corrects_model=rewrite.corrects_model)
 
 
 def _lines(result: CellResult) -> list[SourceLine]:

@@ -70,6 +70,28 @@ def test_lines_are_changed_one_after_another_until_the_cell_passes(project, cli)
     assert recipes.read_text() == before
 
 
+WRITTEN_SIZE = """
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return x.view(2, 2, -1).sum(2)
+
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "batch"}, "y": {0: "batch"}})
+    def net():
+        return Model(), (torch.randn(2, 4),)
+"""
+
+
+def test_the_size_of_the_example_is_taken_from_the_input(project, cli):
+    """The model itself is wrong except on its example, so only there the changed one has to compute the same."""
+    project.recipes(WRITTEN_SIZE)
+    done = cli("fix", "net::opset13-cpu")
+    assert done.returncode == 0, done.stdout
+    assert [line[1:].strip() for line in done.stdout.splitlines() if line.startswith("+ ")] == [
+        "return x.view(x.shape[0], 2, -1).sum(2)"
+    ]
+    assert "passes, with what the model computes on its example and the same declaration:" in done.stdout
+
+
 @pytest.mark.slow
 def test_a_change_that_passes_is_written_on_request(project, cli):
     recipes = project.recipes(BRANCH_AFTER_SIZE)
