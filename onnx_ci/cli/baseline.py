@@ -163,11 +163,7 @@ def prune(yes: bool, **flags: str | None) -> None:
 
 
 def _obsolete(settings: Settings, baselines: dict[str, Baseline]) -> dict[str, list[Place]]:
-    """What is recorded for cells that the project does not have, by recipe.
-
-    Raises:
-        ConfigurationError: not all cells of the project are known.
-    """
+    """What is recorded for cells that the project does not have, by recipe. Raises, unless all its cells are known."""
     selecting = [option.field for option in options_with(Role.SELECTION) if getattr(settings, option.field) is not None]
     matrix = [option.field for option in options_with(Role.MATRIX)]
     from_environment = [name for name in matrix if settings.origins[name].source is SettingSource.ENVIRONMENT]

@@ -50,11 +50,7 @@ QUIET, VERBOSE = "quiet", "verbose"
 
 
 class GroupedOption(click.Option):
-    """An option that help shows under the heading of a group.
-
-    Args:
-        group: the group.
-    """
+    """An option that help shows under the heading of a group."""
 
     def __init__(self, *arguments: Any, group: Group, **values: Any) -> None:
         super().__init__(*arguments, **values)
@@ -81,13 +77,7 @@ class GroupedCommand(click.Command):
 
 
 def options_of(*names: str, paths: bool = True, takes_all: bool = False) -> Callable[[Command], Command]:
-    """Add options for settings, and the argument PATHS.
-
-    Args:
-        names: the settings. Default: all.
-        paths: whether to add the argument.
-        takes_all: whether to add the options for all other settings, too, but hide them in the help.
-    """
+    """Add PATHS and options for settings, by default for all. With ``takes_all``, the others are there, too, but hidden."""
 
     def decorate(command: Command) -> Command:
         for option in reversed(FLAGS):
@@ -177,21 +167,15 @@ def _exit_code_of(command: Callable[[], None]) -> int | None:
         return error.exit_code
     except SystemExit as error:
         return error.code if isinstance(error.code, int) or error.code is None else ExitCode.FAILED
-    except KeyboardInterrupt:
-        return _interrupted()
     except (click.ClickException, click.Abort, click.exceptions.Exit):
         raise
-    except Exception:
-        if was_interrupted():
-            return _interrupted()
+    except (KeyboardInterrupt, Exception) as error:
+        if isinstance(error, KeyboardInterrupt) or was_interrupted():
+            click.echo("onnx-ci: interrupted", err=True)
+            return INTERRUPTED
         click.echo(f"{traceback.format_exc()}onnx-ci: {describe_bug()}", err=True)
         return ExitCode.INTERNAL
     return None
-
-
-def _interrupted() -> int:
-    click.echo("onnx-ci: interrupted", err=True)
-    return INTERRUPTED
 
 
 def settings_from(flags: Mapping[str, str | None]) -> Settings:
@@ -206,11 +190,7 @@ def find_recipes(settings: Settings, paths: tuple[Path, ...], cache: VerdictCach
 
 
 def recipe_named(name: str, recipes: Recipes) -> RecipeScope:
-    """What the recipe called ``name`` declares.
-
-    Raises:
-        ConfigurationError: there is no such recipe; the message suggests the nearest name.
-    """
+    """What the recipe called ``name`` declares. If there is no such recipe, the error suggests the nearest name."""
     if name not in recipes.scopes:
         show_problems(recipes.problems)
         raise ConfigurationError(f"there is no recipe {name!r}{did_you_mean(name, recipes.scopes)}")
@@ -226,12 +206,9 @@ class NamedCell:
 
 
 def cell_or_file(name: str, settings: Settings, paths: tuple[Path, ...] = ()) -> NamedCell | Path:
-    """What ``name`` means: a cell, at any opset, or an ONNX file.
+    """What ``name`` means: a cell, at any opset, by its id with or without the recipe's file; or an ONNX file, by its path.
 
-    Args:
-        name: the id of a cell, with or without the recipe's file; or the path of a file.
-        settings: the settings.
-        paths: where to search for the recipe. Default: in the file of the id, or in the project's recipe files.
+    The recipe is searched for in ``paths``. Default: in the file of the id, or in the project's recipe files.
 
     Raises:
         ConfigurationError: ``name`` is neither an id nor a path, or what it names does not exist.
@@ -354,7 +331,7 @@ def show_in_short(results: Iterable[CellResult], *, before: str = "") -> None:
 def show_failures(results: Iterable[CellResult], commands: Commands, verbosity: str | None) -> None:
     """Print each cause of failures once, with what helps to fix it. With ``-v``, :func:`show` has done so for each cell."""
     for cause in common_causes(shared_failures(results)) if verbosity != VERBOSE else ():
-        first, *others = cause.failures
+        first, *others = cause
         click.echo(f"\n{style(one_line(first.title), first.first.status)}")
         click.echo(_explained(first.first, commands, has_notes=False))
         if others:

@@ -24,7 +24,7 @@ from onnx_ci.results.verdict import exit_code_of_plan
 
 def _takes_flags_of_run(command: Callable[..., object]) -> Callable[..., object]:
     """Let the command take flags that only ``onnx-ci run`` needs, because a workflow passes the same flags to both."""
-    for names in (("-q", "--quiet"), ("-v", "--verbose")):
+    for names in (("-q", "--quiet"), ("-v", "--verbose"), ("-x", "--exitfirst")):
         command = click.option(*names, is_flag=True, hidden=True, expose_value=False)(command)
     for name in ("--summary", "--color"):
         command = click.option(name, hidden=True, expose_value=False)(command)

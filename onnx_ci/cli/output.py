@@ -19,11 +19,7 @@ from onnx_ci.text import without_commands, without_control
 
 
 class LastingStream:
-    """A text stream to which nothing more is written after writing has failed once.
-
-    Attributes:
-        error: why writing failed.
-    """
+    """A text stream to which nothing more is written after writing has failed once, with that ``error``."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -17,32 +17,27 @@ _LONGEST_SILENCE = 60.0
 
 
 class Progress:
-    """The progress line. It must be cleared before anything else is printed.
+    """The progress line of a run's cells, which is shown at once, and must be cleared before anything else is printed.
 
-    Args:
-        is_live: whether there is a terminal; otherwise a line is written once in a while.
-        clock: returns seconds.
+    Without a terminal, a line is written once in a while. ``durations`` are the seconds of cells in earlier runs, by id.
     """
 
-    def __init__(self, *, is_live: bool, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        cells: Sequence[Cell],
+        durations: Mapping[str, float],
+        *,
+        is_live: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.is_live = is_live
-        self._cells: Sequence[Cell] = ()
+        self._cells = cells
         self._clock = clock
         self._began = self._said_at = clock()
         self._done = 0
-        self._time_left = TimeLeft((), {})
+        self._time_left = TimeLeft(cells, durations)
         self._width = 0
         """How many characters of the line are on the screen."""
-
-    def begin(self, cells: Sequence[Cell], durations: Mapping[str, float]) -> None:
-        """Show the line for a run.
-
-        Args:
-            cells: all cells of the run, in order.
-            durations: how many seconds cells took in earlier runs, by id.
-        """
-        self._cells, self._began = cells, self._clock()
-        self._time_left = TimeLeft(cells, durations)
         self.show()
 
     @property
@@ -63,11 +58,7 @@ class Progress:
         self.clear()
 
     def show(self, doing: Sequence[str] = ()) -> None:
-        """Write the line again.
-
-        Args:
-            doing: what is running, in words. Default: the next cell.
-        """
+        """Write the line again, with what is running, in words: by default, the next cell."""
         if self.is_done or not (self.is_live or self._clock() - self._said_at > _LONGEST_SILENCE):
             return
         self._said_at = self._clock()
@@ -97,10 +88,6 @@ class TimeLeft:
 
     Each cell counts as much as it took in an earlier run. A new cell counts as much as the median of the others. The elapsed
     time says what that means in seconds, because cells run in parallel.
-
-    Args:
-        cells: all cells of the run.
-        durations: how many seconds cells took in earlier runs, by id.
     """
 
     def __init__(self, cells: Sequence[Cell], durations: Mapping[str, float]) -> None:

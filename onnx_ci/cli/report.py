@@ -23,15 +23,10 @@ from onnx_ci.cli.common import (
 )
 from onnx_ci.config.reproduce import repeat_from
 from onnx_ci.config.settings import find_root
-from onnx_ci.environment.git import repository_of
-from onnx_ci.report import junit, markdown
-from onnx_ci.report.annotations import code_quality
 from onnx_ci.report.comparison import compare_runs
 from onnx_ci.report.merge import merge
-from onnx_ci.report.written import page
+from onnx_ci.report.written import renderings
 from onnx_ci.results.files import as_text, read_reports, write_json, write_text
-from onnx_ci.results.records import Cell
-from onnx_ci.results.run_report import RunReport
 
 _OUTPUT = Path("-")
 
@@ -83,37 +78,27 @@ def show_report(
     if targets["html"] is None and since is not None:
         raise click.UsageError("--since needs --html=PATH")
     report = merge(read_reports(reports), is_part=part)
-    earlier = None if since is None else (str(since), merge(read_reports([since]), is_part=True))
-    repeat = repeat_from(report, find_root(Path.cwd()))
-    repository = repository_of(Path.cwd()) or Path.cwd()
-    renderings: dict[str, Callable[[], str]] = {
-        "markdown": lambda: markdown.render(report, repeat),
-        "html": lambda: _page(report, repeat, earlier),
-        "junit": lambda: junit.render(report, repeat),
-        "code_quality": lambda: code_quality(report, Path.cwd(), repository),
-        "json": lambda: as_text(report),
-    }
+    moved = None
+    if since is not None:
+        moved = compare_runs(report, merge(read_reports([since]), is_part=True), settings_from({}).baseline_limits)
+    root = find_root(Path.cwd())
+    forms = {**renderings(root, moved, str(since)), "json": as_text}
+    commands = Commands(repeat=repeat_from(report, root))
     if _OUTPUT not in targets.values():
         for result in report.cells if verbosity == VERBOSE else ():
-            show(result, Commands(repeat=repeat), verbosity)
+            show(result, commands, verbosity)
         if verbosity != VERBOSE:
             show_in_short(result for result in report.cells if result.status.is_bad)
-        show_failures(report.cells, Commands(repeat=repeat), verbosity)
+        show_failures(report.cells, commands, verbosity)
         show_summary(report, verbosity)
     for form, target in targets.items():
         if target == _OUTPUT:
-            click.echo(renderings[form](), nl=False)
+            click.echo(forms[form](report), nl=False)
         elif target is not None and form == "json":
             write_json(report, target)  # cell by cell: the text of a large report need not fit into memory
         elif target is not None:
-            write_text(renderings[form](), target)
+            write_text(forms[form](report), target)
     if report.verdict == "nothing-ran":
         why = "every cell was skipped" if report.cells else "the reports contain no cells"
         click.echo(f"onnx-ci: nothing ran: {why}", err=True)
     sys.exit(report.exit_code)
-
-
-def _page(report: RunReport, repeat: Callable[[Cell], str], earlier: tuple[str, RunReport] | None) -> str:
-    name, before = ("", None) if earlier is None else earlier
-    since = None if before is None else compare_runs(report, before, settings_from({}).baseline_limits)
-    return page(report, repeat, since=since, since_name=name, code_in=Path.cwd())

@@ -90,7 +90,6 @@ def gate(
 ) -> NoReturn:
     """Run every cell of the recipes in ``paths``, show the results, and exit with the exit code of the run."""
     files = written_files(settings, summary)
-    progress = Progress(is_live=sys.stdout.isatty() and verbosity != QUIET)
     unwritten: UnwrittenError | None = None
     cache = VerdictCache.open(settings)
     try:
@@ -99,7 +98,7 @@ def gate(
             whole, matrix = session.plan(recipes)
             if len(matrix.cells) != len(whole.cells) and verbosity != QUIET:
                 click.echo(f"shard {settings.shard}: {len(matrix.cells)} of {len(whole.cells)} cells")
-            _show_results(session, matrix, progress, verbosity, exitfirst=exitfirst)
+            _show_results(session, matrix, verbosity, exitfirst=exitfirst)
     except UnwrittenError as error:  # the results are complete
         unwritten = error
     report = session.report
@@ -128,14 +127,12 @@ def _commands(settings: Settings) -> Commands:
     )
 
 
-def _show_results(session: Session, matrix: Matrix, progress: Progress, verbosity: str | None, *, exitfirst: bool) -> None:
-    """Show the first failure of each cause as soon as it is decided, and the other cells of a recipe after the last of them.
-
-    Ctrl-C stops the run and keeps the results so far.
-    """
+def _show_results(session: Session, matrix: Matrix, verbosity: str | None, *, exitfirst: bool) -> None:
+    """Show the first failure of each cause at once, other cells after the last of their recipe. Ctrl-C keeps what is there."""
     cells = [spec.cell for spec in matrix.cells]
     commands = _commands(session.settings)
-    progress.begin(cells, session.durations.seconds if progress.is_live else {})
+    is_live = sys.stdout.isatty() and verbosity != QUIET
+    progress = Progress(cells, session.durations.seconds if is_live else {}, is_live=is_live)
     waiting, shown_causes = WaitingResults(cells), set[object]()
 
     def show_result(result: CellResult) -> None:
@@ -174,12 +171,7 @@ _TOGETHER = 10.0
 
 
 class WaitingResults:
-    """The results of a run that are not shown yet.
-
-    Args:
-        cells: all cells of the run, in order.
-        clock: returns seconds.
-    """
+    """The results of a run that are not shown yet. It is given all cells of the run, in order."""
 
     def __init__(self, cells: Sequence[Cell], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._cells = cells
@@ -189,12 +181,7 @@ class WaitingResults:
         self._waiting: list[CellResult] = []
 
     def add(self, result: CellResult, *, waits: bool) -> list[CellResult]:
-        """Count the result of the next cell, and return the results to show now.
-
-        Args:
-            result: the result.
-            waits: whether it is to be shown with others; otherwise it is shown already, or not at all.
-        """
+        """Count the next result, and return those to show now. One that waits for no others is shown already, or not at all."""
         self._done += 1
         if waits:
             self._waiting.append(result)

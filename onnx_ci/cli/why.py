@@ -43,12 +43,7 @@ from onnx_ci.text import one_line
 @options_of("recipe-files", "packages", *(option.name for option in OF_ONE_CELL))
 @with_colour
 @with_exit_code
-def why(
-    target: str | None,
-    name: str | None,
-    paths: tuple[Path, ...],
-    **flags: str | None,
-) -> NoReturn:
+def why(target: str | None, name: str | None, paths: tuple[Path, ...], **flags: str | None) -> NoReturn:
     r"""Show where a failure begins, or what a rule means.
 
     Each cause is shown with its line of code, and with the nodes around the fault: what each node computes in the file, what
@@ -103,11 +98,7 @@ def _show_rules(rule: str | None) -> None:
 
 
 def judged_cell(target: str, settings: Settings, paths: tuple[Path, ...]) -> tuple[NamedCell, CellResult]:
-    """The cell that ``target`` names, and its result with the causes of its failure, which is shown.
-
-    Raises:
-        ConfigurationError: ``target`` does not name a cell.
-    """
+    """The cell that ``target`` names, and its result with the causes of its failure, which is shown. A file is an error."""
     subject = failing_cell_or_file(target, settings, paths)
     if not isinstance(subject, NamedCell):
         raise ConfigurationError(f"{target} is a file: name a cell, as onnx-ci list shows them")
@@ -119,7 +110,16 @@ def judged_cell(target: str, settings: Settings, paths: tuple[Path, ...]) -> tup
 def show_explained(target: str, result: CellResult) -> None:
     """Print the outcome of ``target``, and the causes of its failure with the nodes around them."""
     click.echo(f"{one_line(target)} {style(describe_outcome(result), result.status)}")
-    for line in _explanation(result):
+    lines = [result.reason] if result.reason else []
+    for cause in causes_of(result.findings):
+        findings = (cause.finding, *cause.consequences)
+        lines += ["", *finding_lines(findings)]
+        steps_by_probe = {finding.probe: finding.steps for finding in reversed(findings) if finding.steps}  # the first counts
+        for probe, steps in steps_by_probe.items():
+            lines += ["", f"    on {probe!r}, node by node:", *step_lines(steps)]
+        if cause.finding.severity is Severity.ERROR and cause.finding.probe is not None and not cause.finding.culprits:
+            lines.append("    where the wrong values come from was not found")
+    for line in lines:
         click.echo(one_line(line))
 
 
@@ -143,17 +143,3 @@ def _judge(subject: NamedCell, file: Path | None, settings: Settings) -> CellRes
     artifact = None if file is None else Artifact(path=file)
     with Session(settings, subject.recipes, is_reporting=False) as session:
         return session.judge(spec, artifact)
-
-
-def _explanation(result: CellResult) -> list[str]:
-    """The causes of a failure, each with the nodes around it."""
-    lines = [result.reason] if result.reason else []
-    for cause in causes_of(result.findings):
-        findings = (cause.finding, *cause.consequences)
-        lines += ["", *finding_lines(findings)]
-        steps_by_probe = {finding.probe: finding.steps for finding in reversed(findings) if finding.steps}  # the first counts
-        for probe, steps in steps_by_probe.items():
-            lines += ["", f"    on {probe!r}, node by node:", *step_lines(steps)]
-        if cause.finding.severity is Severity.ERROR and cause.finding.probe is not None and not cause.finding.culprits:
-            lines.append("    where the wrong values come from was not found")
-    return lines

@@ -65,12 +65,8 @@ def prepare() -> ExitCode:
     places = _Places.new()
     places.inputs.write_text(json.dumps(to_json(inputs)), encoding="utf-8")
     # A name that no other job of the run and no other use of the action in this job has.
-    parts = [
-        "onnx-ci",
-        os.environ.get("GITHUB_JOB"),
-        os.environ.get("JOB_INDEX"),
-        places.number if places.number != "1" else "",
-    ]
+    use = places.number if places.number != "1" else ""
+    parts = ["onnx-ci", os.environ.get("GITHUB_JOB"), os.environ.get("JOB_INDEX"), use]
     name = inputs.artifact_name or "-".join(filter(None, parts))
     runner.write_output("folder", str(places.folder))
     runner.write_output("artifact-name", name)
@@ -118,11 +114,7 @@ def gate() -> ExitCode:
 
 
 class _Places:
-    """The files and folders of one use of the action.
-
-    Args:
-        folder: the folder of this use.
-    """
+    """The files and folders of one use of the action, which has a folder of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -231,14 +223,11 @@ def _with_files(report: RunReport, inputs: Inputs, places: _Places) -> RunReport
     command = ("run", *flags, *targets, "--", *inputs.paths)
     _onnx_ci(inputs, *command, output=Path(os.devnull), purpose=": the failed cells once more, for their files")
     try:
-        files = {result.cell.id: result.artifact for result in read_json(again).cells if result.artifact is not None}
+        kept = {each.cell.id: each.artifact for each in read_json(again).cells if each.artifact is not None}
     except ConfigurationError:  # the log shows what went wrong; the verdict stays the same
         return report
-    cells = []
-    for result in report.cells:
-        file = files.get(result.cell.id)
-        path = None if file is None else Path(file).relative_to(places.upload).as_posix()
-        cells.append(result if path is None else dataclasses.replace(result, artifact=path))
+    files = {id: Path(file).relative_to(places.upload).as_posix() for id, file in kept.items()}
+    cells = (dataclasses.replace(each, artifact=files.get(each.cell.id, each.artifact)) for each in report.cells)
     return dataclasses.replace(report, cells=tuple(cells))
 
 
@@ -272,13 +261,7 @@ def _show(report: RunReport, inputs: Inputs, places: _Places, ended: runner.Ende
 
 
 def annotations_of(report: RunReport, directory: Path, workspace: Path) -> list[Annotation]:
-    """As many annotations of ``report`` as GitHub shows, failures first.
-
-    Args:
-        report: the report.
-        directory: the folder that the run worked in.
-        workspace: the root of the checkout, to which the paths of annotations are relative.
-    """
+    """As many annotations as GitHub shows, failures first; the arguments are those of :func:`failures_of`."""
     shown: list[Annotation] = []
     for found in (failures_of(report, directory, workspace), warnings_of(report, directory, workspace)):
         if len(found) <= runner.ANNOTATION_LIMIT:

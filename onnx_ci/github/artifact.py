@@ -24,15 +24,7 @@ _IS_ENCRYPTED = 0x1
 
 
 def report_of(archive: Path, artifact: str) -> RunReport:
-    """The report in a downloaded archive.
-
-    Args:
-        archive: the file.
-        artifact: the name of the artifact, for messages.
-
-    Raises:
-        ConfigurationError: it contains no report that can be used; the message says why.
-    """
+    """The report in a downloaded archive. If there is none that can be used, the error names the ``artifact`` and says why."""
     try:
         with zipfile.ZipFile(archive) as opened:
             members = [member for member in opened.infolist()[:_MOST_MEMBERS] if member.filename == _MEMBER]

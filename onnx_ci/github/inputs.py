@@ -67,14 +67,7 @@ class Inputs:
 
 
 def read_inputs(environment: Mapping[str, str]) -> Inputs:
-    """The inputs of ``action.yml``. A missing or empty input has its default.
-
-    Args:
-        environment: contains ``INPUT_PATHS``, ``INPUT_OPSETS`` and so on, and GitHub's own variables.
-
-    Raises:
-        ConfigurationError: an input is invalid.
-    """
+    """The inputs of ``action.yml``. A missing or empty one has its default; an invalid one is an error."""
     mode = _choice(environment, "mode", tuple(SETTINGS))
     directory = _directory(environment)
     install, extras = _install(environment)
@@ -112,14 +105,7 @@ class PublishInputs:
 
 
 def read_publish_inputs(environment: Mapping[str, str]) -> PublishInputs:
-    """The inputs of ``publish/action.yml``.
-
-    Args:
-        environment: contains ``INPUT_COMMENT`` and so on.
-
-    Raises:
-        ConfigurationError: an input is invalid.
-    """
+    """The inputs of ``publish/action.yml``; an invalid one is an error."""
     switches = {name: _choice(environment, name, ("false", "true")) == "true" for name in ("comment", "check")}
     if not any(switches.values()):
         raise ConfigurationError("nothing is to be published: set 'comment' or 'check'")

@@ -25,11 +25,7 @@ _NEVER_CHANGED = frozenset({"torch", *RUNTIME_DISTRIBUTIONS})
 
 
 def install(inputs: Inputs) -> None:
-    """Install onnx-ci according to the input ``install``.
-
-    Raises:
-        EnvironmentLacksError: onnx-ci cannot run.
-    """
+    """Install onnx-ci according to the input ``install``. Raises :class:`EnvironmentLacksError` if it cannot run."""
     if not inputs.install:
         with runner.group("Look for onnx-ci"):
             trial = runner.run([sys.executable, "-P", "-c", "import onnx_ci.cli.main"])

@@ -2,8 +2,8 @@
 
 The token of this run can write, so nothing of the other run is executed: nothing is checked out or installed, and this program
 has no dependencies. The uploaded report is untrusted data. Which pull request, commit and branch it is about follows from the
-event and the API only. What the comment says (``report.pull_request``) and what becomes of it (``github.comment``) follows from
-two reports and the comments that are there.
+event and the API only. What the comment says (``report.pull_request``) and what becomes of it follows from two reports and the
+comments that are there.
 
 This is an action, not a job of the reusable workflow: GitHub refuses a call whose jobs ask for more permissions than the caller
 grants, even if the jobs are skipped.
@@ -15,6 +15,7 @@ import dataclasses
 import os
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ from typing import Any
 from onnx_ci.errors import ConfigurationError, ExitCode, OnnxCiError
 from onnx_ci.github import runner
 from onnx_ci.github.artifact import DOWNLOAD_LIMIT, report_of
-from onnx_ci.github.comment import Comment, decide
 from onnx_ci.github.inputs import PublishInputs, read_publish_inputs
 from onnx_ci.github.rest import ApiError, Repository
 from onnx_ci.report.comparison import RunComparison, compare_runs
@@ -46,6 +46,7 @@ _NEVER_RAN = ("skipped", "action_required")
 _GOOD = ("success", "skipped", "neutral")
 """The conclusions of jobs that do not make a run fail."""
 _SHA = re.compile(r"[0-9a-f]{40}")
+_MARKER = re.compile(r"<!-- onnx-ci: (?P<gate>[A-Za-z0-9._+ -]+) is (?P<verdict>[a-z-]+) -->")
 _TOKEN = re.compile(r"[!-~]+")
 """What a header can contain. For anything else, the HTTP client raises an error that shows the token."""
 
@@ -124,9 +125,6 @@ def _jobs(repository: Repository, run: _Run) -> list[_Job]:
         return []
 
 
-# --- what the event and the API say -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Login:
     login: str
@@ -178,22 +176,17 @@ class _Event:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Head:
+class _Branch:
+    ref: str
     sha: str
     repo: _Repo | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Base:
-    ref: str
-    repo: _Repo
-
-
-@dataclass(frozen=True, kw_only=True)
 class _PullRequest:
     number: int
-    head: _Head
-    base: _Base
+    head: _Branch
+    base: _Branch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,12 +200,12 @@ class _Upload:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Written:
-    """A comment, as the API lists it."""
+class Comment:
+    """A comment on the pull request."""
 
     id: int
     body: str | None
-    user: _Login | None
+    user: _Login | None = None
 
 
 def _of_github(kind: Any, data: Any, subject: str) -> Any:
@@ -247,17 +240,7 @@ def _event() -> _Event:
 
 
 def _uploaded_report(repository: Repository, run: _Run, artifact: str, *, any_attempt: bool = False) -> RunReport | None:
-    """The report in an artifact of a run; ``None`` if the run has no such artifact.
-
-    Args:
-        repository: the repository of the run.
-        run: the run.
-        artifact: the name of the artifact.
-        any_attempt: whether the artifact of an earlier attempt will do.
-
-    Raises:
-        ConfigurationError: the artifact contains no report that can be used.
-    """
+    """The report in an artifact of a run, or of an earlier attempt if any will do; ``None`` if there is no such artifact."""
     answer = repository.get(f"actions/runs/{run.id}/artifacts", name=artifact, per_page=100)
     listed = answer.get("artifacts") if isinstance(answer, dict) else None
     uploads: tuple[_Upload, ...] = _of_github(tuple[_Upload, ...], listed, "the artifacts")
@@ -283,13 +266,11 @@ def _pull_requests(repository: Repository, event: _Event) -> list[_PullRequest]:
     head = f"{run.head_repository.full_name.partition('/')[0]}:{run.head_branch}"
     listed = repository.pages("pulls", state="open", head=head)
     pulls: list[_PullRequest] = [_of_github(_PullRequest, data, "a pull request") for data in listed]
+    ours = run.head_sha, run.head_repository.id, event.repository.id
     return [
-        pull
-        for pull in pulls
-        if pull.head.sha == run.head_sha
-        and pull.head.repo is not None
-        and pull.head.repo.id == run.head_repository.id
-        and pull.base.repo.id == event.repository.id
+        each
+        for each in pulls
+        if each.head.repo and each.base.repo and (each.head.sha, each.head.repo.id, each.base.repo.id) == ours
     ]
 
 
@@ -302,11 +283,6 @@ class _Publication:
     inputs: PublishInputs
     report: RunReport
     """The report in the artifact, with what is missing from it."""
-
-    @property
-    def gate(self) -> str:
-        """The name of the gate: several gates of a repository have artifacts of different names."""
-        return self.inputs.artifact_name
 
 
 def _base(publication: _Publication, branch: str) -> tuple[RunReport | None, str]:
@@ -321,15 +297,12 @@ def _base(publication: _Publication, branch: str) -> tuple[RunReport | None, str
         if run.head_repository is None or run.head_repository.id != event.repository.id or run.head_branch != branch:
             continue
         try:
-            report = _uploaded_report(repository, run, publication.gate, any_attempt=True)
+            report = _uploaded_report(repository, run, publication.inputs.artifact_name, any_attempt=True)
             if report is not None:
                 return report, run.html_url
         except OnnxCiError as error:  # for example, another version of onnx-ci wrote it, or it is too large
             _say(f"the report of {run.html_url} is not used: {error}")
     return None, ""
-
-
-# --- what is published --------------------------------------------------------------------------------------------------
 
 
 def _publish_pull_requests(publication: _Publication) -> None:
@@ -354,7 +327,7 @@ def _check(publication: _Publication, comparison: RunComparison, text: str) -> N
     passed = comparison.after.verdict is RunVerdict.PASSED
     title = headline(comparison)
     data = {
-        "name": f"onnx-ci: {publication.gate}",
+        "name": f"onnx-ci: {publication.inputs.artifact_name}",
         "head_sha": run.head_sha,
         "status": "completed",
         "conclusion": "success" if passed else "failure",
@@ -369,13 +342,9 @@ def _comment(publication: _Publication, number: int, comparison: RunComparison, 
     """Create, edit or delete the comment on a pull request."""
     repository = publication.repository
     listed = repository.pages(f"issues/{number}/comments")
-    written: list[_Written] = [_of_github(_Written, data, "a comment") for data in listed]
-    existing = [
-        Comment(id=comment.id, body=comment.body or "")
-        for comment in written
-        if comment.user is not None and comment.user.login == _AUTHOR
-    ]
-    decision = decide(publication.gate, comparison.after.verdict, text, existing, is_news=comparison.is_news)
+    written: list[Comment] = [_of_github(Comment, data, "a comment") for data in listed]
+    existing = [each for each in written if each.user is not None and each.user.login == _AUTHOR]
+    decision = decide(publication.inputs.artifact_name, comparison.after.verdict, text, existing, is_news=comparison.is_news)
     if decision.create is not None:
         repository.send("POST", f"issues/{number}/comments", {"body": decision.create})
     if decision.edit is not None:
@@ -389,3 +358,36 @@ def _comment(publication: _Publication, number: int, comparison: RunComparison, 
                 raise
     done = "created" if decision.create else "edited" if decision.edit else "left as it is"
     _say(f"pull request {number}: the comment is {done}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What to do about the comment on a pull request."""
+
+    create: str | None = None
+    """The body of a new comment."""
+    edit: tuple[int, str] | None = None
+    """The id of the comment to edit, and its new body."""
+    delete: tuple[int, ...] = ()
+    """The ids of the comments to delete, after the new one is written."""
+
+
+def decide(gate: str, verdict: RunVerdict, text: str, existing: Sequence[Comment], *, is_news: bool) -> Decision:
+    """What to do about the comment on a verdict, given our existing ones, oldest first; each gate has its own.
+
+    GitHub notifies people of new comments, but not of edits. So a new verdict replaces the old comment with a new one, and any
+    other change edits it. If nothing differs from the base, no comment is created.
+    """
+    body = f"<!-- onnx-ci: {gate} is {verdict.value} -->\n{text}"
+    # The marker is in the first line. Text of reports stands only below it, so nobody else can write one.
+    first_lines = ((each, (each.body or "").partition("\n")[0].strip()) for each in existing)
+    markers = [(each, _MARKER.fullmatch(line)) for each, line in first_lines]
+    ours = [(each, marker["verdict"]) for each, marker in markers if marker and marker["gate"] == gate]
+    if not ours:
+        return Decision(create=body if is_news else None)
+    last, last_verdict = ours[-1]
+    older = tuple(each.id for each, _ in ours[:-1])
+    if last_verdict != verdict.value:
+        return Decision(create=body, delete=(*older, last.id))
+    is_same = (last.body or "").replace("\r\n", "\n").strip() == body.strip()
+    return Decision(edit=None if is_same else (last.id, body), delete=older)

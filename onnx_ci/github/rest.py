@@ -29,11 +29,7 @@ _LONGEST_MESSAGE = 300
 
 
 class ApiError(EnvironmentLacksError):
-    """GitHub refused a request, or could not be reached.
-
-    Attributes:
-        status: the HTTP status; 0 if there was no answer.
-    """
+    """GitHub refused a request with a ``status``, or could not be reached, with status 0."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -48,13 +44,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class Repository:
-    """A repository on GitHub.
-
-    Args:
-        name: ``owner/name``.
-        token: the token of the job.
-        address: the address of the API.
-    """
+    """The repository ``owner/name`` on GitHub, used with the token of the job."""
 
     def __init__(self, name: str, token: str, address: str = "https://api.github.com") -> None:
         self.name = name
@@ -64,11 +54,24 @@ class Repository:
 
     def get(self, path: str, **query: str | int) -> Any:
         """The answer to ``GET /repos/{owner}/{repo}/{path}``."""
-        return self._json("GET", path, query=query)
+        return self.send("GET", path, query=query)
 
-    def send(self, method: str, path: str, data: Mapping[str, Any] | None = None) -> Any:
-        """The answer to a request that changes something."""
-        return self._json(method, path, data=data)
+    def send(
+        self, method: str, path: str, data: Mapping[str, Any] | None = None, query: Mapping[str, str | int] | None = None
+    ) -> Any:
+        """The answer to a request."""
+        with self._open(method, path, data, query) as answer:
+            if isinstance(answer, urllib.error.HTTPError):  # a redirect, which is not followed
+                raise ApiError(
+                    f"GitHub answered {method} {path} with {answer.code}: the repository may have been renamed; start a new "
+                    "run of the workflow, which knows its new name",
+                    answer.code,
+                )
+            content = answer.read(_LARGEST_ANSWER)
+        try:
+            return read_document(content) if content else None
+        except ValueError:
+            raise ApiError(f"GitHub answered {method} {path} with something other than JSON; run the job again") from None
 
     def pages(self, path: str, *, key: str = "", **query: str | int) -> Iterator[Any]:
         """Every element of a list that GitHub sends in pages, each alone or under ``key`` in an object."""
@@ -83,11 +86,7 @@ class Repository:
                 return
 
     def download(self, path: str, target: Path, limit: int) -> None:
-        """Follow the redirect of ``path``, and write what is there into the file ``target``.
-
-        Raises:
-            ApiError: nothing can be read there, or more than ``limit`` bytes.
-        """
+        """Follow the redirect of ``path``, and write what is there into ``target``: more than ``limit`` bytes are an error."""
         with self._open("GET", path) as answer:
             address = answer.headers.get("Location", "")
         if urllib.parse.urlsplit(address).scheme not in ("https", urllib.parse.urlsplit(self._address).scheme):
@@ -109,28 +108,8 @@ class Repository:
         except (OSError, http.client.HTTPException) as error:
             raise ApiError(f"the artifact cannot be downloaded: {_why(error)}; run the job again") from None
 
-    def _json(
-        self, method: str, path: str, data: Mapping[str, Any] | None = None, query: Mapping[str, str | int] | None = None
-    ) -> Any:
-        with self._open(method, path, data, query) as answer:
-            if isinstance(answer, urllib.error.HTTPError):  # a redirect, which is not followed
-                raise ApiError(
-                    f"GitHub answered {method} {path} with {answer.code}: the repository may have been renamed; start a new "
-                    "run of the workflow, which knows its new name",
-                    answer.code,
-                )
-            content = answer.read(_LARGEST_ANSWER)
-        try:
-            return read_document(content) if content else None
-        except ValueError:
-            raise ApiError(f"GitHub answered {method} {path} with something other than JSON; run the job again") from None
-
     def _open(
-        self,
-        method: str,
-        path: str,
-        data: Mapping[str, Any] | None = None,
-        query: Mapping[str, str | int] | None = None,
+        self, method: str, path: str, data: Mapping[str, Any] | None = None, query: Mapping[str, str | int] | None = None
     ) -> addinfourl | urllib.error.HTTPError:
         """The answer, which may be a redirect. If GitHub asks to try again, the request is sent again."""
         address = f"{self._address}/{path}" + (f"?{urllib.parse.urlencode(query)}" if query else "")

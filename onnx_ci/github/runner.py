@@ -55,15 +55,7 @@ def escape(text: str) -> str:
 
 
 def annotate(level: str, message: str, *, title: str = "onnx-ci", file: str | None = None, line: int | None = None) -> None:
-    """Show ``message`` on the page of the run, and at a line of a file if one is named.
-
-    Args:
-        level: ``error``, ``warning`` or ``notice``.
-        message: its first line should be a summary.
-        title: the title above the message.
-        file: a path relative to the root of the repository.
-        line: a line of the file, counted from 1.
-    """
+    """Show an ``error``, ``warning`` or ``notice`` on the page of the run, and at a line of the repository's ``file``."""
     data = escape(message if len(message) <= _MESSAGE_LIMIT else message[: _MESSAGE_LIMIT - 2] + " …")
     places = {"title": title, "file": file, "line": line}
     if toolkit := _toolkit():
@@ -115,13 +107,7 @@ class Ended:
 
 
 def run(command: Sequence[str], *, directory: str | None = None, output: Path | None = None) -> Ended:
-    """Run ``command``. Its output goes to the log, where the runner does not take it for commands.
-
-    Args:
-        command: a program and its arguments, run without a shell.
-        directory: the working directory.
-        output: a file for its standard output, instead of the log.
-    """
+    """Run a command without a shell. What it prints goes to the log, as text only, or into the file ``output``."""
     last: deque[str] = deque(maxlen=_LAST_LINES)
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     over = threading.Event()

@@ -12,14 +12,7 @@ from typing import Any
 
 
 def outlast_output(writer: Any) -> list[OSError]:
-    """Let pytest's terminal writer do nothing once its output cannot be written: the disk is full, or the reader has stopped.
-
-    Args:
-        writer: what ``config.get_terminal_writer()`` returns, whose class pytest does not name.
-
-    Returns:
-        A list that gets the error.
-    """
+    """Let pytest's terminal writer do nothing once it cannot write. Returns a list that gets the error."""
     errors: list[OSError] = []
 
     def lasting(write: Callable[..., None]) -> Callable[..., None]:

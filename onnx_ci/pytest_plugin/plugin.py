@@ -125,8 +125,7 @@ def _is_worker(config: pytest.Config) -> bool:
 def _add_recipe_files(config: pytest.Config, settings: Settings) -> frozenset[Path]:
     """If the command line names no paths, also collect the settings' packages, and recipe files outside of ``testpaths``.
 
-    Returns:
-        The recipe files that are collected only because of this.
+    Returns the recipe files that are collected only because of this.
     """
     extra_files: frozenset[Path] = frozenset()
     if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
@@ -143,12 +142,7 @@ class Run:
     """The hooks of one run with ``--onnx-export``. They pass the tests to the session and show its results."""
 
     def __init__(
-        self,
-        config: pytest.Config,
-        settings: Settings,
-        session: Session,
-        recipes: Recipes,
-        extra_files: frozenset[Path],
+        self, config: pytest.Config, settings: Settings, session: Session, recipes: Recipes, extra_files: frozenset[Path]
     ) -> None:
         self.config = config
         self.settings = settings
@@ -199,10 +193,7 @@ class Run:
         matrix = self.recipes.plan(scope.name for scope in scopes)
         self.session.add_entries(matrix.exclusions)
         self._specs |= {spec.cell.id: spec for spec in matrix.cells}
-        by_recipe: dict[str, list[CellSpec]] = {scope.name: [] for scope in scopes}
-        for spec in matrix.cells:
-            by_recipe[spec.cell.recipe].append(spec)
-        return [(scope, by_recipe[scope.name]) for scope in scopes], problems
+        return [(scope, [spec for spec in matrix.cells if spec.cell.recipe == scope.name]) for scope in scopes], problems
 
     def judge(self, cell: Cell) -> CellResult:
         """The result of a cell."""
@@ -401,12 +392,7 @@ class Run:
         session.exitstatus = self._exit_status(session, report if is_whole else None)
 
     def _exit_status(self, session: pytest.Session, report: RunReport | None) -> int:
-        """Pytest's own exit status, or that of the run if pytest's would say that nothing is wrong.
-
-        Args:
-            session: pytest's own session.
-            report: the report; ``None`` if only a part of the run was here.
-        """
+        """Pytest's own exit status, or that of the run, if there is a report, where pytest's says that nothing is wrong."""
         failures = len([result for result in report.cells if result.status.is_bad]) if report is not None else 0
         if session.exitstatus == pytest.ExitCode.TESTS_FAILED and report is not None and report.missing_device:
             return int(report.exit_code) if session.testsfailed == failures else session.exitstatus

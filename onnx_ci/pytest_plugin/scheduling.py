@@ -35,10 +35,6 @@ def scopes(ids: list[str], workers: int) -> dict[str, str]:
 
     Each worker gets whole recipes, one round after another. If the last round has fewer recipes than workers, its recipes may
     be split.
-
-    Args:
-        ids: the ids of all tests.
-        workers: how many workers there are.
     """
     scope_by_id: dict[str, str] = {}
     recipes: dict[tuple[str, str, str], list[str]] = {}
@@ -58,13 +54,7 @@ def scopes(ids: list[str], workers: int) -> dict[str, str]:
 
 
 def _parts_of_last(recipes: int, workers: int, cells: int) -> int:
-    """Into how many parts to split the recipes of the last round: the fewest with which the run hardly takes longer.
-
-    Args:
-        recipes: how many recipes there are.
-        workers: how many workers there are.
-        cells: how many cells a recipe has, and thus parts at most.
-    """
+    """The fewest parts of each recipe of the last round, each of ``cells``, with which the run hardly takes longer."""
     rounds, last = divmod(recipes, workers)
 
     def time(parts: int) -> int:

@@ -64,15 +64,12 @@ def code_quality(report: RunReport, directory: Path, workspace: Path) -> str:
 
 
 def failures_of(report: RunReport, directory: Path, workspace: Path) -> list[Annotation]:
-    """What fails the run. If a recipe breaks a rule in several cells for the same cause, that is one annotation.
+    """What fails a run in ``directory``. If a recipe breaks a rule in several cells for one cause, that is one annotation.
 
-    Args:
-        report: the report of one run, or a merged one.
-        directory: where the command ran.
-        workspace: the root of the repository.
+    ``workspace`` is the root of the repository.
     """
     root = find_root(directory)
-    problems = [
+    failures = [
         Annotation(
             level="error",
             title=f"{problem.source} cannot be used",
@@ -82,15 +79,11 @@ def failures_of(report: RunReport, directory: Path, workspace: Path) -> list[Ann
         )
         for problem in report.problems
     ]
-    stopped = []
+    failures += _broken(report.cells, Severity.ERROR, root, directory, workspace)
     if not_run := report.not_run:
         message = f"The run was stopped, or a job is missing: {len(not_run)} of the cells did not run, first {not_run[0]}"
-        stopped.append(Annotation(level="error", message=message))
-    return [
-        *problems,
-        *_broken(report.cells, Severity.ERROR, root, directory, workspace),
-        *stopped,
-    ]
+        failures.append(Annotation(level="error", message=message))
+    return failures
 
 
 def warnings_of(report: RunReport, directory: Path, workspace: Path) -> list[Annotation]:

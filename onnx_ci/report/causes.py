@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from onnx_ci.opsets import default_exporter, format_opsets
 from onnx_ci.owners import package_folder
@@ -51,19 +51,6 @@ class SharedFailure:
         return f"{self.first.cell.recipe}: {self.first.status.value} {self.cells}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class CommonCause:
-    """Cells of one or several recipes that have the same causes."""
-
-    failures: tuple[SharedFailure, ...]
-    """One for each recipe, in the order in which they ran."""
-
-    @property
-    def first(self) -> CellResult:
-        """The cell that is shown in full."""
-        return self.failures[0].first
-
-
 def causes_of(findings: Iterable[Finding]) -> list[Cause]:
     """The causes of a cell's findings, errors first, those that the recipe expects after others, and notes last.
 
@@ -77,26 +64,6 @@ def causes_of(findings: Iterable[Finding]) -> list[Cause]:
         else:
             group.append(finding)
     return [Cause(finding=first, consequences=tuple(rest)) for first, *rest in groups]
-
-
-class _HasFinding(Protocol):
-    @property
-    def finding(self) -> Finding: ...
-
-
-_T = TypeVar("_T", bound=_HasFinding)
-
-
-def by_remedy(items: Iterable[_T]) -> list[tuple[_T, str]]:
-    """Causes or shared findings, those with one remedy together, with the remedy after the last of them and nothing before."""
-    groups: dict[tuple[Severity, str], list[_T]] = {}
-    for each in items:
-        groups.setdefault((each.finding.severity, each.finding.remedy), []).append(each)
-    return [
-        (each, remedy if position == len(group) else "")
-        for (_, remedy), group in groups.items()
-        for position, each in enumerate(group, start=1)
-    ]
 
 
 def _has_cause_of(finding: Finding, first: Finding) -> bool:
@@ -163,6 +130,21 @@ class SharedFinding:
         return f"{listed_shortly(recipes)} in {count(len(self.cells), 'cell')}"
 
 
+_Caused = TypeVar("_Caused", Cause, SharedFinding)
+
+
+def by_remedy(items: Iterable[_Caused]) -> list[tuple[_Caused, str]]:
+    """Causes or findings, those with one remedy together, with the remedy after the last of them and nothing before."""
+    groups: dict[tuple[Severity, str], list[_Caused]] = {}
+    for each in items:
+        groups.setdefault((each.finding.severity, each.finding.remedy), []).append(each)
+    return [
+        (each, remedy if position == len(group) else "")
+        for (_, remedy), group in groups.items()
+        for position, each in enumerate(group, start=1)
+    ]
+
+
 def shared_notes(results: Iterable[CellResult]) -> list[SharedFinding]:
     """The notes on cells that pass or fail, each cause once for all recipes; without those that belong to an error.
 
@@ -216,8 +198,8 @@ def _shared(findings: Iterable[tuple[Cell, Finding, object]]) -> list[SharedFind
     return [SharedFinding(finding=finding, cells=tuple(dict.fromkeys(cells))) for finding, cells in groups.values()]
 
 
-def common_causes(failures: Iterable[SharedFailure]) -> list[CommonCause]:
-    """The failures, those of several recipes with the same causes together.
+def common_causes(failures: Iterable[SharedFailure]) -> list[list[SharedFailure]]:
+    """The failures, one for each recipe, those of several recipes with the same causes together.
 
     Two recipes have a cause in common only if it names a line of code or an operator, because all drifts read alike; or if
     both cannot be used for a reason that is the same to the letter, such as a package that is not installed. What an exporter
@@ -234,7 +216,7 @@ def common_causes(failures: Iterable[SharedFailure]) -> list[CommonCause]:
         else:
             key = number
         groups.setdefault(key, []).append(failure)
-    return [CommonCause(failures=tuple(group)) for group in groups.values()]
+    return [*groups.values()]
 
 
 def cause_key(finding: Finding) -> object:

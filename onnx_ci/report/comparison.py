@@ -6,6 +6,7 @@ and their load varies.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import functools
 import math
@@ -190,7 +191,7 @@ class RunComparison:
     @functools.cached_property
     def earlier(self) -> Mapping[Cell, CellResult]:
         """The results of the earlier report by their cells."""
-        return _by_cell(self.before)
+        return {} if self.before is None else {result.cell: result for result in self.before.cells}
 
     @functools.cached_property
     def news(self) -> tuple[CellChange, ...]:
@@ -226,15 +227,10 @@ class RunComparison:
 
 
 def compare_runs(after: RunReport, before: RunReport | None, limits: Limits = BASELINE_LIMITS) -> RunComparison:
-    """What is different in ``after``.
-
-    Args:
-        after: the report.
-        before: the earlier one; ``None`` if there is none.
-        limits: how much may differ, as for baselines.
-    """
+    """What is different in ``after``, compared with ``before``, if there is that. ``limits`` are those of baselines."""
     before = None if before is None else renamed(before, after)
-    earlier = _by_cell(before)
+    comparison = RunComparison(before=before, after=after)
+    earlier = comparison.earlier
     later = {result.cell for result in after.cells}
     moved = [CellChange(cell=cell, before=result, after=None) for cell, result in earlier.items() if cell not in later]
     for result in after.cells:
@@ -243,22 +239,20 @@ def compare_runs(after: RunReport, before: RunReport | None, limits: Limits = BA
             moved.append(CellChange(cell=result.cell, before=None, after=result))
             continue
         old, new = _entry(previous, before), _entry(result, after)
+        rules = [", ".join(sorted(broken_rules(each.findings))) or "none" for each in (previous, result)]
+        both_fail = previous.status.is_bad and result.status.is_bad  # otherwise, the verdict shows it
         both = CellChange(
             cell=result.cell,
             before=previous,
             after=result,
             measures=tuple(_measure_changes(previous, result, limits)),
-            rules=_other_rules(previous, result),
+            rules=" → ".join(rules) if both_fail and rules[0] != rules[1] else "",
             changes=() if old is None or new is None else tuple(changes(old, new, limits)),
         )
         if both.measures or both.rules or both.changes:
             moved.append(both)
     order: list[Movement | None] = [*Movement, None]
-    return RunComparison(before=before, after=after, moved=tuple(sorted(moved, key=lambda each: order.index(each.movement))))
-
-
-def _by_cell(report: RunReport | None) -> dict[Cell, CellResult]:
-    return {} if report is None else {result.cell: result for result in report.cells}
+    return dataclasses.replace(comparison, moved=tuple(sorted(moved, key=lambda each: order.index(each.movement))))
 
 
 def _entry(result: CellResult, report: RunReport) -> Entry | None:
@@ -269,9 +263,6 @@ def _entry(result: CellResult, report: RunReport) -> Entry | None:
 def _values(report: RunReport, names: Iterable[str]) -> list[str | None]:
     """The values of settings; ``None`` for those that are not set."""
     return [setting.value if (setting := report.settings.get(name)) else None for name in names]
-
-
-# --- one cell -----------------------------------------------------------------------------------------------------------
 
 
 def _measure_changes(before: CellResult, after: CellResult, limits: Limits) -> list[MeasureChange]:
@@ -316,22 +307,8 @@ def _is_timed(result: CellResult) -> bool:
     return bool(result.timings) and not result.cached
 
 
-def _other_rules(before: CellResult, after: CellResult) -> str:
-    """:attr:`CellChange.rules`; empty, too, unless both results fail, because the verdict shows that."""
-    if not (before.status.is_bad and after.status.is_bad):
-        return ""
-    rules = [broken_rules(result.findings) for result in (before, after)]
-    return "" if rules[0] == rules[1] else " → ".join(", ".join(sorted(each)) or "none" for each in rules)
-
-
-# --- many cells ---------------------------------------------------------------------------------------------------------
-
-
 def _total(
-    title: str,
-    values: Sequence[tuple[float, float]],
-    combine: Callable[[list[float]], float],
-    show: Callable[[float], str],
+    title: str, values: Sequence[tuple[float, float]], combine: Callable[[list[float]], float], show: Callable[[float], str]
 ) -> Iterator[Total]:
     """The total of the values before and after; nothing if there are no values."""
     if values:
@@ -364,43 +341,27 @@ def changed_rows(comparison: RunComparison) -> list[ChangedRow]:
     Verdicts come first, and what got worse before what got better. What no measure shows comes last.
     """
     moved = {each.cell: each for each in comparison.moved}
-    measured: dict[tuple[str, object], list[tuple[Cell, MeasureChange]]] = {}
-    in_words: dict[tuple[str, str], list[Cell]] = {}
-    for row in grid(comparison.after.cells).rows:
-        cells = [result.cell for result in row.results if result is not None and result.cell in moved]
-        for cell in cells:
+    groups: dict[tuple[str, str, object], list[tuple[Cell, MeasureChange | None]]] = {}
+    for line in grid(comparison.after.cells).rows:
+        for cell in (result.cell for result in line.results if result is not None and result.cell in moved):
             for move in moved[cell].measures:
                 verdicts = (move.before, move.after) if move.measure is Measure.VERDICT else ()
-                measured.setdefault((row.title, (move.words, verdicts)), []).append((cell, move))
+                groups.setdefault((line.title, move.words, verdicts), []).append((cell, move))
             for _, words in moved[cell].unmeasured:
-                in_words.setdefault((row.title, words), []).append(cell)
+                groups.setdefault((line.title, words, None), []).append((cell, None))
 
-    def rank(group: tuple[object, Sequence[tuple[Cell, MeasureChange]]]) -> tuple[int, bool, float]:
-        changes = [change for _, change in group[1]]
-        return list(Measure).index(changes[0].measure), not changes[0].is_worse, -max(each.factor for each in changes)
+    def rank(alike: Iterable[tuple[Cell, MeasureChange | None]]) -> tuple[int, bool, float]:
+        moves = [move for _, move in alike if move is not None]
+        if not moves:
+            return len(Measure), False, 0.0
+        return list(Measure).index(moves[0].measure), not moves[0].is_worse, -max(each.factor for each in moves)
 
-    ranked = sorted(measured.items(), key=rank)
-    return [
-        *(_measured_row(title, alike) for (title, _), alike in ranked),
-        *(
-            ChangedRow(title=title, opsets=_opsets(cells), cell=cells[0], words=words)
-            for (title, words), cells in in_words.items()
-        ),
-    ]
-
-
-def _measured_row(title: str, alike: Sequence[tuple[Cell, MeasureChange]]) -> ChangedRow:
-    cell, most = max(alike, key=lambda each: each[1].factor)
-    return ChangedRow(
-        title=title,
-        opsets=_opsets(cell for cell, _ in alike),
-        cell=cell,
-        words=most.words,
-        mark="worse" if most.is_worse else "better",
-        before=most.before,
-        after=most.after,
-    )
-
-
-def _opsets(cells: Iterable[Cell]) -> str:
-    return format_opsets([cell.opset for cell in cells])
+    rows = []
+    for (title, words, _), alike in sorted(groups.items(), key=lambda group: rank(group[1])):
+        opsets = format_opsets([cell.opset for cell, _ in alike])
+        cell, most = max(alike, key=lambda each: each[1].factor if each[1] else 0.0)
+        row = ChangedRow(title=title, opsets=opsets, cell=cell, words=words)
+        if most is not None:
+            row = dataclasses.replace(row, mark="worse" if most.is_worse else "better", before=most.before, after=most.after)
+        rows.append(row)
+    return rows

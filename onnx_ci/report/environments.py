@@ -93,12 +93,7 @@ def describe_failing_environments(report: RunReport) -> list[str]:
 
 
 def renamed(before: RunReport, after: RunReport) -> RunReport:
-    """An earlier report whose environments are called as those of ``after``, where only their versions have moved on.
-
-    Args:
-        before: the earlier report.
-        after: the later one, of the same jobs.
-    """
+    """An earlier report of the same jobs, whose environments are called as in ``after`` if only versions have moved on."""
     then, now = ({result.cell.environment for result in report.cells} for report in (before, after))
     names = dict(zip(sorted(then - now, key=_by_version), sorted(now - then, key=_by_version), strict=False))
     if not names:

@@ -121,14 +121,7 @@ _MOST_AFTER = 2
 
 
 def excerpt(source: SourceLine, directory: Path) -> list[str]:
-    """The code from the beginning of the function to two lines after the line, which is marked.
-
-    Empty if the file is outside of ``directory`` or has another line there.
-
-    Args:
-        source: the line.
-        directory: what its file is relative to.
-    """
+    """The function up to two lines after the line, which is marked; empty if ``directory`` does not have it."""
     with contextlib.suppress(OSError, ValueError):  # no file can have this name
         path = (directory / source.file).resolve()
         lines = linecache.getlines(os.fspath(path)) if path.is_relative_to(directory.resolve()) else []

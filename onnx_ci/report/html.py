@@ -15,19 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from onnx_ci.baseline.changes import in_bytes
-from onnx_ci.report.causes import CommonCause, baseline_changes, by_remedy, causes_of, common_causes, shared_failures
+from onnx_ci.report.causes import SharedFailure, baseline_changes, by_remedy, causes_of, common_causes, shared_failures
 from onnx_ci.report.comparison import Movement, RunComparison, changed_rows, describe_verdict
 from onnx_ci.report.environments import describe_failing_environments, gathered
 from onnx_ci.report.findings import code_of, describe_finding, describe_place
 from onnx_ci.report.grid import Grid, Row, grid
 from onnx_ci.report.templates import asset, fill, shade
-from onnx_ci.report.text import (
-    describe_first_cause,
-    describe_inputs_compared,
-    describe_reasons,
-    format_counts,
-    format_duration,
-)
+from onnx_ci.report.text import describe_first_cause, describe_inputs_compared, describe_reasons, format_counts, format_duration
 from onnx_ci.results.records import Cell, CellResult, Severity
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.text import count, listed
@@ -62,19 +56,15 @@ def render(
 ) -> str:
     """The whole report as a page. Text from outside is shown as text, never as markup, and the page may load nothing.
 
-    Args:
-        report: the report.
-        repeat: gives the command that repeats a cell.
-        since: what moved since an earlier run.
-        since_name: what the earlier run is called, such as the path of its report.
-        code_in: the directory that the files in findings are relative to, to show the code around their lines.
+    ``repeat`` gives the command that repeats a cell. With ``code_in``, which files in findings are relative to, the code around
+    their lines is shown; with ``since``, what moved since the run ``since_name``.
     """
     taken: set[str] = set()
     anchors = {each.cell: _anchor(f"cell-{each.cell.recipe}-{each.cell.label}", taken) for each in report.cells}
     causes = common_causes(shared_failures(report.cells))
-    failures = [failure for cause in causes for failure in cause.failures]
+    failures = [failure for cause in causes for failure in cause]
     first_cells = [failure.first.cell for failure in failures]
-    open_cells = [cause.first.cell for cause in causes] if len(causes) <= _OPEN else []
+    open_cells = [cause[0].first.cell for cause in causes] if len(causes) <= _OPEN else []
     # For the first cell of each recipe that fails, the anchors and labels of its other cells with the same cause.
     alike = {each.first.cell: [(anchors[other.cell], other.cell.label) for other in each.results[1:]] for each in failures}
     details = {
@@ -154,21 +144,22 @@ def _run(report: RunReport) -> dict[str, str]:
     return {**named, "versions": ", ".join(versions)}
 
 
-def _causes(causes: Sequence[CommonCause], entries: Mapping[Cell, dict[str, object]]) -> list[dict[str, object]]:
+def _causes(causes: Sequence[Sequence[SharedFailure]], entries: Mapping[Cell, dict[str, object]]) -> list[dict[str, object]]:
     """The causes, each with its anchor, its title, and the first cell of each recipe."""
     taken: set[str] = set()
     shown: list[dict[str, object]] = []
     for cause in causes:
-        first = next((each.finding for each in causes_of(cause.first.findings)), None)
-        rule = cause.first.status.value if first is None else first.rule
+        result = cause[0].first
+        first = next((each.finding for each in causes_of(result.findings)), None)
+        rule = result.status.value if first is None else first.rule
         place = "" if first is None else describe_place(first)
         shown.append(
             {
-                "anchor": _anchor(f"cause-{rule}-{cause.first.cell.recipe}", taken),
-                "title": place or describe_first_cause(cause.first) or cause.first.status.value,
+                "anchor": _anchor(f"cause-{rule}-{result.cell.recipe}", taken),
+                "title": place or describe_first_cause(result) or result.status.value,
                 "code": first.lines[0].text if first is not None and place else "",
-                "recipes": [(failure.first.cell.recipe, failure.cells) for failure in cause.failures],
-                "entries": [entries[failure.first.cell] for failure in cause.failures],
+                "recipes": [(failure.first.cell.recipe, failure.cells) for failure in cause],
+                "entries": [entries[failure.first.cell] for failure in cause],
             }
         )
     return shown
@@ -217,13 +208,12 @@ def _groups(table: Grid) -> list[dict[str, object]]:
     groups: dict[str, list[Row]] = {}
     for key, row in zip(keys, table.rows, strict=True):
         groups.setdefault(key, []).append(row)
-    return [{"title": key, "counts": _counts(each), "rows": each} for key, each in groups.items()]
-
-
-def _counts(rows: Sequence[Row]) -> str:
-    """``30 rows: 440 passed, 10 failed``."""
-    statuses = Counter(result.status for row in rows for result in row.results if result is not None)
-    return f"{count(len(rows), 'row')}: {', '.join(f'{number} {status}' for status, number in statuses.items())}"
+    shown: list[dict[str, object]] = []
+    for key, rows in groups.items():
+        statuses = Counter(result.status for row in rows for result in row.results if result is not None)
+        counts = ", ".join(f"{number} {status}" for status, number in statuses.items())
+        shown.append({"title": key, "counts": f"{count(len(rows), 'row')}: {counts}", "rows": rows})
+    return shown
 
 
 def _title(result: CellResult, since: RunComparison | None) -> str:
@@ -276,22 +266,9 @@ def _about(result: CellResult) -> str:
 
 
 def _details(
-    result: CellResult,
-    *,
-    command: str,
-    alike: Sequence[tuple[str, str]],
-    before: CellResult | None,
-    code_in: Path | None,
+    result: CellResult, *, command: str, alike: Sequence[tuple[str, str]], before: CellResult | None, code_in: Path | None
 ) -> str:
-    """What a cell shows once it is open.
-
-    Args:
-        result: the cell.
-        command: the command that repeats it.
-        alike: the anchors and labels of the cells of its recipe that fail for the same cause.
-        before: the cell in the earlier run.
-        code_in: as for :func:`render`.
-    """
+    """What a cell shows once it is open; ``alike`` has the anchors and labels of others of its recipe with the same cause."""
     share = result.observability
     facts = {
         "exporter": result.cell.exporter,

@@ -33,11 +33,8 @@ _TAGS = {
 def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
     """Every cell of a report as a test case, in one test suite that has the versions and settings as properties.
 
-    Recipe files that cannot be used, cells that did not run, and a run that judged nothing are errors.
-
-    Args:
-        report: the report of one run, or a merged one.
-        repeat: returns the command that repeats a cell.
+    Recipe files that cannot be used, cells that did not run, and a run that judged nothing are errors. ``repeat`` returns the
+    command that repeats a cell.
     """
     cases = [
         *(_case_of(result, repeat(result.cell)) for result in report.cells),

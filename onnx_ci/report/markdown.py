@@ -16,24 +16,14 @@ from onnx_ci.report.text import describe_run, format_counts
 from onnx_ci.results.records import Cell, Status
 from onnx_ci.results.run_report import RunReport
 
-_MARKS = {
-    Status.FAILED: "❌",
-    Status.ERROR: "💥",
-    Status.SKIPPED: "⏭️",
-    Status.XFAILED: "☑️",
-    Status.XPASSED: "❗",
-}
+_MARKS = {Status.FAILED: "❌", Status.ERROR: "💥", Status.SKIPPED: "⏭️", Status.XFAILED: "☑️", Status.XPASSED: "❗"}
 _VERDICTS = {"passed": "✅ passed", "failed": "❌ failed", "nothing-ran": "⚠️ nothing ran"}
 _LENGTH = 1000
 """Longer messages are cut off; the JSON and HTML reports contain them in full."""
 
 
 def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
-    """The whole report as GitHub-flavored Markdown. Text from outside is escaped, so none of it is markup.
-
-    Args:
-        repeat: returns the command that repeats a cell.
-    """
+    """The whole report as GitHub-flavored Markdown, with commands that repeat cells. Text from outside is no markup."""
     table = grid(report.cells)
     lines = [f"## ONNX export: {_VERDICTS[report.verdict]}", "", escape(format_counts(report)), ""]
     lines += [f"- {escape(problem.source)}: {_cut(problem.message)}" for problem in report.problems]

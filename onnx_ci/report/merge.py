@@ -27,10 +27,8 @@ def merge(reports: Sequence[tuple[str, RunReport]], *, is_part: bool = False) ->
     differently, or if one of them is not whole, the cells of each environment stay apart, called after its versions. Runs of
     several commits are a problem.
 
-    Args:
-        reports: at least one, each with the name of its file. The results of a single report, or of copies of it, stay as
-            they are.
-        is_part: whether other jobs have further reports, so that cells which they judge are not missing.
+    Each report has the name of its file. The results of a single one, or of copies of it, stay as they are. With ``is_part``,
+    other jobs have further reports, so cells which they judge are not missing.
 
     Raises:
         ConfigurationError: two runs with the same versions judged a cell differently.
@@ -76,11 +74,7 @@ def _judged(reports: _Reports) -> dict[str, CellResult]:
 def _side_by_side(environments: Sequence[_Reports], judged: Sequence[Mapping[str, CellResult]], reports: _Reports) -> RunReport:
     """The cells of all environments, which are called after their versions.
 
-    Args:
-        environments: the reports of each.
-        judged: the results in each.
-        reports: all of them, with the plans. What is in a plan is expected of each environment, but for the cells of devices on
-            which only others judge.
+    What a plan in ``reports`` has is expected of each environment, but for the cells of devices on which only others judge.
     """
     names = names_of([group[0][1].environment for group in environments])
     planned = [id for _, report in reports if not report.cells for id in report.in_other_jobs]
@@ -169,22 +163,11 @@ def _differing(first: CellResult, second: CellResult) -> list[str]:
 
 
 def _parts(reports: Iterable[tuple[str, RunReport]], owners: Mapping[str, int]) -> tuple[Part, ...]:
-    """Each run behind ``reports`` once, with the cells whose results were taken from it.
-
-    Args:
-        owners: the index of the report that each cell's result was taken from.
-    """
+    """Each run behind ``reports`` once, with the cells whose results were taken from it: ``owners`` has the report's index."""
     parts: dict[str, Part] = {}
     for place, (name, report) in enumerate(reports):
-        ids = tuple(result.cell.id for result in report.cells)
-        whole = Part(
-            name=name,
-            revision=report.revision,
-            environment=report.environment,
-            settings=report.settings,
-            cells=ids,
-            seconds=report.seconds,
-        )
+        shared = {field: getattr(report, field) for field in ("revision", "environment", "settings", "seconds")}
+        whole = Part(name=name, cells=tuple(result.cell.id for result in report.cells), **shared)
         for part in report.merged_from or (whole,):
             # A run may occur twice: in its own report, and in one that was merged before.
             run = json.dumps({**to_json(part), "name": "", "cells": []}, sort_keys=True)

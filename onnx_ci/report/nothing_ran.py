@@ -21,14 +21,9 @@ def why_nothing_ran(
     is_planned: bool,
     is_deselected: bool = False,
 ) -> str:
-    """Why no cell was judged.
+    """Why no cell of the recipes that were found in ``paths``, or in the whole project, was judged.
 
-    Args:
-        scopes: the recipes that were found.
-        settings: the settings of the run.
-        paths: the files and folders that were named; none for the whole project.
-        is_planned: whether a cell was planned; with a shard, whether one was planned in it.
-        is_deselected: whether the front-end left out all planned cells.
+    Whether one was planned is about the shard, if there is one. The front-end may have deselected all that were.
     """
     if not scopes:
         patterns = ", ".join(settings.recipe_files)

@@ -44,12 +44,7 @@ class Links:
 
 
 def headline(comparison: RunComparison, name: Callable[[str], str] = one_line) -> str:
-    """The verdict in one line: ``2 of 240 cells broke: resnet50 at opsets 13-17 on cpu, since model.py:41``.
-
-    Args:
-        comparison: the report of the head, compared with that of the base.
-        name: makes a name from the report part of the line.
-    """
+    """The verdict in one line: ``2 of 240 cells broke: net at opset 13 on cpu, since model.py:41``; ``name`` formats names."""
     head, has_base = comparison.after, comparison.before is not None
     cells = count(len(head.cells), "cell")
     failing = [result for result in head.cells if result.status.is_bad]

@@ -31,10 +31,7 @@ BEYOND = "p4"
 
 
 def fill(name: str, package: str = "onnx_ci.report", **values: object) -> Markup:
-    """The template ``name`` of ``package`` with ``values``, as markup that other templates do not escape again.
-
-    Templates of other packages than this one can use those of this one.
-    """
+    """The template ``name`` of ``package`` with ``values``, as markup that other templates do not escape again."""
     from markupsafe import Markup
 
     return Markup(environment(package).get_template(name).render(values))  # noqa: S704 - the template has escaped every value
@@ -73,28 +70,14 @@ def environment(package: str = "onnx_ci.report") -> Environment:
         lstrip_blocks=True,
     )
     environment.globals |= {"BEYOND": BEYOND, "NOT_RUN": NOT_RUN, "RULES": RULES, "SHADES": SHADES, "WARNED": WARNED}
-    environment.filters |= {
-        "counted": count,  # jinja2 has a filter "count" of its own
-        "digest": _digest,
-        "format_duration": format_duration,
-        "printable": printable,
-        "describe_cause": describe_cause,
-        "describe_finding": describe_finding,
-        "describe_place": describe_place,
-        "step_rows": step_rows,
-        "describe_without_place": describe_without_place,
-        "shade": shade,
-        "format_result": format_result,
-    }
+    functions = (describe_cause, describe_finding, describe_place, describe_without_place, format_duration, format_result)
+    environment.filters |= {each.__name__: each for each in (*functions, printable, shade, step_rows)}
+    environment.filters |= {"counted": count, "digest": _digest}  # jinja2 has a filter "count" of its own
     return environment
 
 
 def _shown(value: object) -> object:
-    """What a template outputs for ``value``, before it is escaped. Markup was made by a template and is output as it is.
-
-    Raises:
-        TypeError: ``value`` is ``None``, so the page would show that word.
-    """
+    """What a template outputs for ``value``, before it is escaped; markup is output as it is, and ``None`` is an error."""
     if value is None:
         raise TypeError("a template of the report page outputs None")
     return value if hasattr(value, "__html__") else printable(str(value))

@@ -17,15 +17,7 @@ from onnx_ci.report.causes import (
 from onnx_ci.report.environments import describe_failing_environments, differences
 from onnx_ci.report.findings import describe_finding, finding_lines, label, wrapped
 from onnx_ci.report.grid import NOT_RUN, WARNED, describe_unit, format_result, grid
-from onnx_ci.results.records import (
-    Cell,
-    CellResult,
-    Exclusion,
-    Finding,
-    NodeStep,
-    Severity,
-    Status,
-)
+from onnx_ci.results.records import Cell, CellResult, Exclusion, Finding, NodeStep, Severity, Status
 from onnx_ci.results.rules import RULES
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import RunVerdict
@@ -84,18 +76,14 @@ def summary_lines(report: RunReport, style: Style = plain) -> list[str]:
         + ("" if each.finding.severity is Severity.ERROR else f" ({each.finding.severity.value})")
         for each in baseline_changes(report.cells)
     ]
-    lines = [*describe_run(report), *note_lines(report.cells), *warning_lines(report.cells), *since]
+    notes = _lines_of("note", (each for each in shared_notes(report.cells) if each.finding.baseline_change is None))
+    lines = [*describe_run(report), *notes, *warning_lines(report.cells), *since]
     return [*grid_lines(report.cells, style), *map(one_line, lines), *conclusion_lines(report, style)]
 
 
 def warning_lines(results: Iterable[CellResult]) -> list[str]:
     """Each warning once, and each remedy."""
     return _lines_of("warning", shared_warnings(results))
-
-
-def note_lines(results: Iterable[CellResult]) -> list[str]:
-    """Each note once, and each remedy, except for changes since the baseline."""
-    return _lines_of("note", (note for note in shared_notes(results) if note.finding.baseline_change is None))
 
 
 def _lines_of(kind: str, findings: Iterable[SharedFinding]) -> list[str]:
@@ -199,19 +187,15 @@ def describe_outcome(*results: CellResult) -> str:
         largest = max(drifts)
         drift = f"drift at most {largest:.2g}" if largest >= 0.1 or not largest else "drift below 0.1"
     broken = describe_first_cause(first) if first.status.is_bad else ""
-    details = "; ".join(filter(None, [broken, drift, *_remarked(results)]))
-    return one_line(f"{first.status.value} ({details})" if details else first.status.value)
-
-
-def _remarked(results: Sequence[CellResult]) -> list[str]:
-    """How many warnings and notes results have, each cause counted once, and how many results are from the cache."""
-    warnings, notes = len(shared_warnings(results)), len(shared_notes(each for each in results if not each.status.is_bad))
-    cached = sum(result.cached for result in results)
-    return [
-        count(warnings, "warning") if warnings else "",
-        count(notes, "note") if notes else "",
-        "" if not cached else "cached" if cached == len(results) else f"{cached} cached",
-    ]
+    details = [broken, drift]
+    if warnings := shared_warnings(results):
+        details.append(count(len(warnings), "warning"))
+    if notes := shared_notes(each for each in results if not each.status.is_bad):
+        details.append(count(len(notes), "note"))
+    if cached := sum(result.cached for result in results):
+        details.append("cached" if cached == len(results) else f"{cached} cached")
+    said = "; ".join(filter(None, details))
+    return one_line(f"{first.status.value} ({said})" if said else first.status.value)
 
 
 def describe_first_cause(result: CellResult) -> str:
@@ -225,11 +209,7 @@ def describe_first_cause(result: CellResult) -> str:
 
 
 def describe_result(
-    result: CellResult,
-    repeat: str,
-    *,
-    about: Callable[[str, Cell], str] | None = None,
-    has_notes: bool = True,
+    result: CellResult, repeat: str, *, about: Callable[[str, Cell], str] | None = None, has_notes: bool = True
 ) -> str:
     """A result in full: each cause with its remedy, the numbers, and the command that repeats the cell.
 
@@ -239,7 +219,7 @@ def describe_result(
         about: returns a command about the cell by its name: ``why``, which shows the nodes around a fault, if these are known;
             ``versions``, which tries other versions of packages, if nodes compute something else although no number was frozen;
             and ``fix``, which tries remedies, if the file is wrong.
-        has_notes: whether to show notes that belong to no error. Otherwise :func:`note_lines` shows them, for all cells.
+        has_notes: whether to show notes that belong to no error. Otherwise :func:`summary_lines` shows them, for all cells.
     """
     causes = (each for each in causes_of(result.findings) if has_notes or each.finding.severity is not Severity.NOTE)
     lines = finding_lines(each for cause in causes for each in (cause.finding, *cause.consequences))
@@ -276,23 +256,22 @@ def step_lines(steps: Sequence[NodeStep]) -> list[str]:
 def step_rows(steps: Sequence[NodeStep]) -> list[tuple[str, ...]]:
     """The rows of that table, the first with the titles of its columns."""
     heads = ("", "node", "line", "error ÷ rounding", "at", "file", "model")
-    return [heads, *((">" if step.is_culprit else "", step.node, *_format_step(step)) for step in steps)]
+    rows: list[tuple[str, ...]] = [heads]
+    for step in steps:
+        values = ("", "", "", "")
+        if not step.can_run:
+            values = ("does not run", "", "", "")
+        elif step.drift is not None and step.file_value is not None and step.model_value is not None:
+            at = str(list(step.index or ()))
+            values = (f"{step.drift:.3g}", at, f"{step.file_value:.6g}", f"{step.model_value:.6g}")
+        rows.append((">" if step.is_culprit else "", step.node, str(step.source or ""), *values))
+    return rows
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of words, indented and aligned in columns."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["    " + "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def _format_step(step: NodeStep) -> tuple[str, str, str, str, str]:
-    line = str(step.source or "")
-    if not step.can_run:
-        return line, "does not run", "", "", ""
-    if step.drift is None or step.file_value is None or step.model_value is None:
-        return line, "", "", "", ""
-    at = str(list(step.index or ()))
-    return line, f"{step.drift:.3g}", at, f"{step.file_value:.6g}", f"{step.model_value:.6g}"
 
 
 def describe_inputs_compared(result: CellResult) -> str:

@@ -112,7 +112,9 @@ class FakeGitHub:
         """A pull request is opened, or gets another commit."""
         self.pulls = [each for each in self.pulls if each["number"] != number]
         head = {"sha": sha, "ref": branch, "repo": of, "user": of["owner"]}
-        self.pulls.append({"number": number, "state": "open", "head": head, "base": {"ref": base, "repo": OWN}})
+        self.pulls.append(
+            {"number": number, "state": "open", "head": head, "base": {"ref": base, "sha": "d" * 40, "repo": OWN}}
+        )
 
     def say(self, number, body, user):
         comment = {"id": next(self._numbers), "body": body, "user": user}

@@ -312,7 +312,7 @@ def test_help_groups_the_settings_as_the_table_does(project, quick):
     table = {group.value: [option.name for option in FLAGS if option.group is group] for group in Group}
     of_run = under_headings(quick("run", "-h").output)
     assert list(of_run) == [*table, "Other"]
-    own = {"Output": ["summary", "quiet", "verbose", "color"], "Machine": ["no-cache"]}
+    own = {"What runs": ["exitfirst"], "Output": ["summary", "quiet", "verbose", "color"], "Machine": ["no-cache"]}
     assert of_run == {**{heading: names + own.get(heading, []) for heading, names in table.items()}, "Other": ["help"]}
     assert under_headings(quick("config", "-h").output) == {"Options": ["json", "schema", "check"], **table, "Other": ["help"]}
     of_pytest = under_headings(project.command("pytest", "--help").stdout, prefix="--onnx-")
@@ -608,8 +608,7 @@ def test_the_live_line_names_as_much_as_there_is_room_for(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "60")
     cells = [passed(opset=opset).cell for opset in range(9, 18)]
     now = [0.0]
-    progress = Progress(is_live=True, clock=lambda: now[0])
-    progress.begin(cells, {})
+    progress = Progress(cells, {}, is_live=True, clock=lambda: now[0])
     assert capsys.readouterr().out == "\r[0/9] net::opset9-cpu"
     now[0] = 100.0
     progress.add(took(10.0, 9))
@@ -627,8 +626,7 @@ def test_the_live_line_names_as_much_as_there_is_room_for(capsys, monkeypatch):
 
 def test_where_there_is_no_terminal_a_line_says_what_runs_once_a_minute(capsys):
     now = [0.0]
-    progress = Progress(is_live=False, clock=lambda: now[0])
-    progress.begin([passed().cell, passed(opset=10).cell], {})
+    progress = Progress([passed().cell, passed(opset=10).cell], {}, is_live=False, clock=lambda: now[0])
     for seconds in (30.0, 50.0, 70.0, 90.0, 140.0):
         now[0] = seconds
         progress.show(["net: building the model"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnx_ci.github.comment import Comment, Decision, decide
+from onnx_ci.github.publish import Comment, Decision, decide
 from onnx_ci.results.verdict import RunVerdict
 
 GREEN, RED, NOTHING = RunVerdict.PASSED, RunVerdict.FAILED, RunVerdict.NOTHING_RAN

@@ -97,7 +97,7 @@ def test_errors_of_one_line_that_calls_an_exporter_are_of_one_cause_if_they_read
         return broken(at("export-error", message, LINE), recipe=recipe)
 
     results = [failing("a", "no size 3"), failing("b", "no such format"), failing("c", "no size 5")]
-    groups = [[each.first.cell.recipe for each in group.failures] for group in common_causes(shared_failures(results))]
+    groups = [[each.first.cell.recipe for each in group] for group in common_causes(shared_failures(results))]
     assert groups == [["a", "c"], ["b"]]
 
 
@@ -195,7 +195,7 @@ def test_recipes_that_cannot_be_used_for_the_same_reason_have_one_cause():
 
     results = [unusable("a", "needs 1 package"), unusable("b", "needs 1 package"), unusable("c", "needs 2 packages")]
     causes = common_causes(shared_failures(results))
-    assert [[each.first.cell.recipe for each in cause.failures] for cause in causes] == [["a", "b"], ["c"]]
+    assert [[each.first.cell.recipe for each in cause] for cause in causes] == [["a", "b"], ["c"]]
 
 
 def test_drifts_of_two_recipes_are_two_causes_though_they_read_alike():
