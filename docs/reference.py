@@ -192,7 +192,9 @@ _ROLES = {
     Role.VERDICT: "How a cell is judged",
     Role.BASELINE: "Baselines",
     Role.EXECUTION: "How cells are run",
-    Role.FILES: "Files",
+    Role.CACHE: "Which verdicts are kept",
+    Role.FILES: "Files that are read",
+    Role.OUTPUT: "Files that are written",
 }
 
 

@@ -143,7 +143,7 @@ def test_a_pass_that_drops_an_operator_is_named_by_the_cells_after_it():
         assert (found.rule, found.introduced_by) == ("numeric-drift", "drops_relu")
         assert describe_finding(found).startswith(f"after drops_relu: {found.culprits[0].source}, ")
         assert "torch.relu" in found.culprits[0].source.text
-        assert "after drops_relu" in describe_result(results[graph_pass], "")
+        assert "After drops_relu, at fault: " in describe_result(results[graph_pass], "")
 
 
 def test_the_exporters_own_file_can_already_be_wrong():

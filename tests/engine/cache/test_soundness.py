@@ -54,7 +54,7 @@ def test_recipes_of_one_factory_are_not_one_recipe(project):
     )
     catalogue = discover(load_settings(project.root, environment={}))
     assert len(catalogue.recipes) == 1
-    assert "the recipe name 'model' (line 5) is already used" in catalogue.problems[0].message
+    assert "the recipe name 'model' (onnx_recipes.py, line 5) is already used" in catalogue.problems[0].message
 
 
 def test_axes_of_one_size_are_moved_apart():

@@ -28,25 +28,25 @@ def test_the_same_is_one_line(compare):
 def test_files_that_compute_nothing_finite_are_not_said_to_differ(compare, project):
     save(mlp(second=np.full((8, 4), np.nan, np.float32)), project.root / "nan.onnx")
     done = compare("nan.onnx", "nan.onnx")
-    first, finding, remedy = done.stdout.splitlines()
+    first, *lines = done.stdout.splitlines()
     assert (done.returncode, first) == (DIFFERENT, "nan.onnx and nan.onnx: not compared")
-    assert finding.startswith("    vacuous: output 'y' was never compared: ")
-    assert remedy.endswith("--inputs.")
-    first, finding, _, weight, _ = compare("a.onnx", "nan.onnx").stdout.splitlines()
-    assert weight.startswith("    weight-mismatch: the weight 'v' at [0, 0] is ")
-    assert first.startswith("a.onnx and nan.onnx: different")
-    assert finding.startswith("    nonfinite-mismatch: ")
+    assert lines[0].startswith("    vacuous: output 'y' was never compared: ")
+    assert lines[-1].endswith("--inputs.")
+    different = compare("a.onnx", "nan.onnx").stdout
+    assert different.startswith("a.onnx and nan.onnx: different")
+    assert "\n    nonfinite-mismatch: " in different
+    assert "\n    weight-mismatch: the weight 'v' at [0, 0] is " in different
 
 
 @pytest.mark.slow
 def test_differences_are_listed_with_their_remedy(compare):
     done = compare("a.onnx", "b.onnx")
     assert done.returncode == DIFFERENT
-    first, finding, remedy = done.stdout.splitlines()
+    first, *lines = done.stdout.splitlines()
     assert first.startswith("a.onnx and b.onnx: different (drift ")
-    assert finding.startswith("    numeric-drift: output 'y' at [")
-    assert "times the rounding of a.onnx" in finding
-    assert remedy.startswith("        remedy: ")
+    assert lines[0].startswith("    numeric-drift: output 'y' at [")
+    assert "times the rounding of a.onnx" in " ".join(each.strip() for each in lines)
+    assert any(each.startswith("        remedy: ") for each in lines)
     assert compare("a.onnx", "b.onnx", "--max-drift=1e9").returncode == SAME
     assert compare("a.onnx", "b.onnx", "--rules=numeric-drift=note").returncode == SAME
 
