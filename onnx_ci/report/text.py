@@ -295,7 +295,7 @@ def detail_lines(result: CellResult) -> list[str]:
     """What else is known about a result: its findings if it does not fail, times, and the log."""
     lines = []
     if not result.status.is_bad:
-        lines += [f"{label(each)}: {describe_finding(each)}" for each in result.findings]
+        lines += [line for each in result.findings for line in wrapped(f"{label(each)}: {describe_finding(each)}")]
         lines += [f"reason: {result.reason}"] if result.reason else []
         lines += [each.in_words for each in result.cpu_vs_gpu]
         lines += [f"input {each.in_words}" for each in result.inputs]
