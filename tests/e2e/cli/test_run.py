@@ -75,7 +75,7 @@ def test_a_failed_cell_is_exit_1_with_a_command_that_repeats_it(project, cli):
     first, rest = [line for line in done.stdout.splitlines() if line.startswith("[") and "wrong" in line]
     assert first == "[3/4] onnx_recipes.py::wrong::opset12-cpu failed (baked-shape at onnx_recipes.py:21)"
     assert rest == "[4/4] onnx_recipes.py::wrong::opset13-cpu failed (baked-shape at onnx_recipes.py:21)"
-    assert "\nwrong: failed at opsets 12-13 on cpu\nbaked-shape: onnx_recipes.py:21, " in done.stdout
+    assert "\nwrong: failed at opsets 12-13 on cpu\nonnx_recipes.py:21: baked-shape\n" in done.stdout
     commands = [line.partition("repeat with: ")[2] for line in done.stdout.splitlines() if "repeat with: " in line]
     assert commands == ["onnx-ci run --opsets=12 --max-drift=16 --no-cache --select=wrong::opset12-cpu onnx_recipes.py"]
     again = cli(*shlex.split(commands[0])[1:])

@@ -30,7 +30,7 @@ def test_a_cell_is_explained_with_its_code_and_the_nodes_around_the_fault(projec
     assert (done.returncode, done.stderr) == (1, "")
     lines = done.stdout.splitlines()
     assert lines[0].startswith("onnx_recipes.py::halves::opset13-cpu failed (baked-value at onnx_recipes.py:")
-    assert any(line.startswith("baked-value: onnx_recipes.py:") for line in lines)
+    assert any(line.startswith("onnx_recipes.py:") and line.endswith(": baked-value") for line in lines)
     assert any(line.startswith("    >  ") for line in lines)
     assert any(line.split()[:2] == ["node", "line"] for line in lines)
     passing = cli("why", "onnx_recipes.py::right::opset13-cpu")
