@@ -47,7 +47,11 @@ class Places:
         """The name of a path where nothing is: ``../../.env`` in a folder above the root, which another clone has elsewhere."""
         above = os.path.dirname(path)  # noqa: PTH120
         is_above = above != self.root and f"{self.root}/".startswith(f"{above.rstrip('/')}/")
-        return os.path.relpath(path, self.root) if is_above else self.name(path)
+        if is_above:
+            return os.path.relpath(path, self.root)
+        name = self.name(path)
+        # An environment has a pyvenv.cfg that the Python from which it was made does not have.
+        return path if os.path.lexists(self.path(name)) else name
 
     def path(self, name: str) -> str:
         """The absolute path of a name."""

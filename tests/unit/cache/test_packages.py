@@ -6,6 +6,7 @@ import base64
 import hashlib
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -188,3 +189,13 @@ def test_a_damaged_record_raises_nothing(site, record):
     site.write("odd.dist-info/RECORD", record)
     site.write("net-1.0.dist-info/direct_url.json", record)
     assert "net" in site.found()
+
+
+def test_the_name_of_what_is_absent_stands_for_no_other_file(monkeypatch, tmp_path):
+    for name, folder in (("prefix", "environment"), ("base_prefix", "python")):
+        (tmp_path / folder).mkdir()
+        monkeypatch.setattr(sys, name, str(tmp_path / folder))
+    (tmp_path / "environment" / "pyvenv.cfg").touch()
+    places, absent = Places(str(tmp_path / "project"), {"HOME": "/home/somebody"}), str(tmp_path / "python" / "pyvenv.cfg")
+    assert places.path(places.name_of_absent(absent)) == absent
+    assert places.name_of_absent(str(tmp_path / "python" / "x.py")) == "<python>/x.py"
