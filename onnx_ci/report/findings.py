@@ -50,7 +50,7 @@ def describe_failure(failure: SharedFailure, repeat: str) -> str:
 def _block(finding: Finding) -> Iterator[str]:
     """One finding without its remedy. Without a place, its rule and what is wrong are one paragraph."""
     if not (place := describe_place(finding)):
-        yield from wrapped(f"{label(finding)}: {describe_finding(finding)}", "")
+        yield from wrapped(f"{label(finding)}: {describe_finding(finding)}")
         return
     yield f"{place}: {label(finding)}"
     for line in code_of(finding, Path.cwd()):
@@ -72,7 +72,7 @@ def wrapped(text: str, indent: str = "") -> list[str]:
 
 
 def label(finding: Finding) -> str:
-    """The rule, and what else it is if it is no error that fails the cell: ``export-warning (note)``."""
+    """The rule, with its severity unless it is an error that fails the cell: ``export-warning (note)``."""
     if finding.severity is Severity.ERROR:
         return f"{finding.rule} (expected)" if finding.is_expected else finding.rule
     return f"{finding.rule} ({finding.severity.value})"
@@ -86,29 +86,28 @@ def describe_place(finding: Finding) -> str:
 
 def describe_cause(finding: Finding) -> str:
     """What is at fault besides the line, as a sentence: a pass, what the line does, a node; empty if that is not known."""
-    parts = [_describe_pass(finding).removesuffix(": ")]
+    parts, others = [_describe_pass(finding).removesuffix(": ")], ""
     if finding.source is None and finding.culprits:
-        first, *others = finding.culprits
-        nodes = _describe_nodes(first) + _describe_others(first, others)
-        frozen = _describe_frozen_line(first, finding.probe)
+        first, *rest = finding.culprits
+        nodes, frozen = _describe_nodes(first), _describe_frozen_line(first, finding.probe)
         parts += [frozen, nodes] if frozen or not nodes else [f"at fault: {nodes}"]
-    sentence = ", ".join(filter(None, parts)).removeprefix(", ")
+        others = _describe_others(first, rest)
+    sentence = (", ".join(filter(None, parts)) + others).removeprefix(", ")
     return f"{sentence[0].upper()}{sentence[1:]}." if sentence else ""
 
 
 def _describe_frozen_line(culprit: Culprit, probe: str | None) -> str:
     """``the condition is true on 'batch=4' and false on the example``."""
-    if culprit.frozen is None:
+    if (frozen := culprit.frozen) is None:
         return ""
-    if culprit.frozen.kind is FrozenKind.WRITE:
+    if frozen.kind is FrozenKind.WRITE:
         return "the file does without this line"
-    subject = "the condition" if culprit.frozen.kind is FrozenKind.CONDITION else "the line"
-    words = _describe_frozen(culprit.frozen, "" if culprit.source is None else culprit.source.text).removeprefix("which ")
-    return f"{subject} {words}" if probe is None else re.sub(r"\bhere\b", f"on {probe!r}", f"{subject} {words}")
+    subject = "the condition" if frozen.kind is FrozenKind.CONDITION else "the line"
+    return f"{subject} {_describe_difference(frozen, culprit.source, 'here' if probe is None else f'on {probe!r}')}"
 
 
 def code_of(finding: Finding, directory: Path | None) -> list[str]:
-    """The code around the line that an error is about; of other findings, or if there is no such code, the line alone."""
+    """The code around the line of an error. For other findings, and where the code is not here, the line alone."""
     if not finding.lines:
         return []
     line = finding.lines[0]
@@ -177,10 +176,11 @@ def _describe_others(first: Culprit, others: Iterable[Culprit]) -> str:
 
 def describe_culprit(culprit: Culprit) -> str:
     """``model.py:26, `return self.conv(x)`, which uses 3 here and 2 on the example, Conv '/conv/Conv' in conv``."""
-    source = culprit.source
-    code = [] if source is None else [source.quoted]
-    frozen = [] if culprit.frozen is None else [_describe_frozen(culprit.frozen, "" if source is None else source.text)]
-    return ", ".join(filter(None, [*code, *frozen, _describe_nodes(culprit)]))
+    words = [] if culprit.source is None else [culprit.source.quoted]
+    if (frozen := culprit.frozen) is not None:
+        difference = _describe_difference(frozen, culprit.source, "here")
+        words.append("which the file does without" if frozen.kind is FrozenKind.WRITE else f"which {difference}")
+    return ", ".join(filter(None, [*words, _describe_nodes(culprit)]))
 
 
 def _describe_nodes(culprit: Culprit) -> str:
@@ -198,24 +198,23 @@ _IS_PLAIN_CONDITION = re.compile(r"(?:el)?if (?!.*(?:\bnot\b|\band\b|\bor\b|!=))
 """A line whose condition is true where its only test is: of ``if a.shape != b.shape:``, sizes are tested for being equal."""
 
 
-def _describe_frozen(frozen: Frozen, code: str) -> str:
-    """``which runs 4 times here and 3 on the example``; ``code`` is the line."""
+def _describe_difference(frozen: Frozen, source: SourceLine | None, here: str) -> str:
+    """``runs 4 times here and 3 on the example``, where ``here`` names the failing input."""
     if frozen.kind is FrozenKind.NUMBER:
-        here, there = (", ".join(f"{number:g}" for number in numbers) for numbers in (frozen.here, frozen.on_example))
-        return f"which uses {here} here and {there} on the example"
-    if frozen.kind is FrozenKind.WRITE:
-        return "which the file does without"
+        number, on_example = (", ".join(f"{each:g}" for each in numbers) for numbers in (frozen.here, frozen.on_example))
+        return f"uses {number} {here} and {on_example} on the example"
     if frozen.kind is FrozenKind.CONSTANT:
-        return "which makes another tensor here than on the example"
+        return f"makes another tensor {here} than on the example"
     times_here, times_there = sum(frozen.here), sum(frozen.on_example)
-    if frozen.kind is FrozenKind.CONDITION and not _IS_PLAIN_CONDITION.match(code):
-        return "which decides otherwise here than on the example"
+    if frozen.kind is FrozenKind.CONDITION and not _IS_PLAIN_CONDITION.match("" if source is None else source.text):
+        return f"decides otherwise {here} than on the example"
     if frozen.kind is FrozenKind.CONDITION:
-        return f"which is {bool(times_here)} here and {bool(times_there)} on the example".lower()
+        is_true, was_true = ("true" if times else "false" for times in (times_here, times_there))
+        return f"is {is_true} {here} and {was_true} on the example"
     if frozen.kind is FrozenKind.BRANCH:
-        return f"which does not run {'on the example' if times_here else 'here'}"
+        return f"does not run {'on the example' if times_here else here}"
     verb, thing = ("runs", "time") if frozen.kind is FrozenKind.LOOP else ("gives", "tensor")
-    return f"which {verb} {times_here:g} {thing}{'' if times_here == 1 else 's'} here and {times_there:g} on the example"
+    return f"{verb} {times_here:g} {thing}{'' if times_here == 1 else 's'} {here} and {times_there:g} on the example"
 
 
 def _describe_pass(finding: Finding) -> str:

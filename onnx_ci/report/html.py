@@ -289,7 +289,7 @@ def _details(
             (
                 cause,
                 remedy,
-                "\n".join(code_of(cause.finding, code_in)),
+                code_of(cause.finding, code_in),
                 next((each for each in (cause.finding, *cause.consequences) if each.steps), None),
             )
             for cause, remedy in by_remedy(causes_of(result.findings))

@@ -13,6 +13,7 @@ from onnx_ci import CellResult, ConfigurationError, NodeStep, Problem, RunReport
 from onnx_ci.config.reproduce import repeat_from, repeat_with_cli, repeat_with_pytest
 from onnx_ci.config.settings import load_settings
 from onnx_ci.report import html, markdown
+from onnx_ci.report.findings import describe_cause, finding_lines
 from onnx_ci.report.grid import format_result, grid
 from onnx_ci.report.merge import merge
 from onnx_ci.report.text import (
@@ -22,7 +23,6 @@ from onnx_ci.report.text import (
     describe_outcome,
     describe_result,
     detail_lines,
-    finding_lines,
     format_cells,
     grid_lines,
     step_lines,
@@ -257,6 +257,15 @@ def test_a_condition_is_said_to_be_true_only_where_that_is_known(code, words):
     assert [each.strip() for each in describe_result(result, "the command").splitlines()[:4]] == [
         "net.py:7: baked-value", f">   {code}", words, "it",
     ]  # fmt: skip
+
+
+def test_other_lines_that_are_at_fault_are_named_behind_the_first():
+    frozen = Frozen(kind=FrozenKind.NUMBER, here=(3.0,), on_example=(2.0,))
+    first = replace(_at(frozen=frozen), source=SourceLine(file="net.py", line=7, text="n = len(x)"), nodes=())
+    second = replace(first, source=SourceLine(file="net.py", line=9, text="m = len(y)"))
+    found = replace(finding("baked-value", "it"), culprits=(first, second), probe="rows=3")
+    assert describe_cause(found) == "The line uses 3 on 'rows=3' and 2 on the example, and net.py:9."
+    assert describe_cause(replace(found, probe=None)) == "The line uses 3 here and 2 on the example, and net.py:9."
 
 
 @pytest.mark.parametrize(
