@@ -19,7 +19,6 @@ _BINDING = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Attribute)
 _WEAK = (ast.BoolOp, ast.Compare, ast.IfExp, ast.Lambda, ast.NamedExpr)
 """Expressions that bind less than any operator of numbers."""
 _LARGEST_DENOMINATOR = 64
-_SIZE = "takes the size from"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +36,8 @@ class Rewrite:
 def rewrites(text: str, line: int, written_sizes: Mapping[str, str] | None = None) -> Iterator[Rewrite]:
     """Every known rewrite of the statement at a line, counted from 1, the least change first.
 
-    ``written_sizes`` are numbers in it that should be sizes, each with what to write in its place. There is no rewrite for a
-    line outside of functions, or for text that is not Python.
+    ``written_sizes`` maps numbers that should be sizes to what to write instead. There is no rewrite of a line outside of
+    functions, or of text that is not Python.
     """
     try:
         module = ast.parse(text)
@@ -58,8 +57,8 @@ def rewrites(text: str, line: int, written_sizes: Mapping[str, str] | None = Non
     constants = sorted((part for part in parts if isinstance(part, ast.Constant)), key=code.span)
     sizes = [(part, (written_sizes or {}).get(str(part.value))) for part in constants]
     quotients = [part for part in parts if isinstance(part, ast.BinOp) and isinstance(part.op, ast.FloorDiv)]
-    candidates = [
-        *((f"{_SIZE} {size}", [code.replaced(part, size)]) for part, size in sizes if size),
+    corrections = [(f"takes the size from {size}", [code.replaced(part, size)]) for part, size in sizes if size]
+    others = [
         ("keeps sizes and values as tensors", symbolic.edits(head)),
         ("computes both sides of the branch", _both_sides(code, module, statement, head)),
         ("always runs what the condition guards", _without_condition(code, statement)),
@@ -71,13 +70,14 @@ def rewrites(text: str, line: int, written_sizes: Mapping[str, str] | None = Non
         ("computes with torch instead of numpy", with_numpy.edits([function]) if numpy else []),
         ("keeps sizes and values as tensors, in the whole function", symbolic.edits([function])),
     ]
+    candidates = [*((True, *each) for each in corrections), *((False, *each) for each in others)]
     seen = {text}
-    for words, edits in candidates:
+    for corrects_model, words, edits in candidates:
         changed = code.edited(edits)
         needs_torch = any("torch." in edit.text for edit in edits)
         if changed not in seen and _is_python(changed) and (not needs_torch or "torch" in imported):
             seen.add(changed)
-            yield Rewrite(words=words, text=changed, corrects_model=words.startswith(_SIZE))
+            yield Rewrite(words=words, text=changed, corrects_model=corrects_model)
 
 
 def _rounded_down(code: _Code, quotient: ast.BinOp) -> str:

@@ -145,8 +145,9 @@ def _rewriting_remedies(failed: CellResult, kept: Remedy) -> Iterator[Remedy]:
             text = kept.texts.get(file) or text_of(Path(file))
         except (OSError, UnicodeDecodeError):  # generated code, or another encoding
             continue
-        details = next(each.details for each in failed.findings if line in each.lines)
-        for rewrite in rewrites(text, line.line, details.get(WRITTEN_SIZES)):
+        at_line = [each.details.get(WRITTEN_SIZES, {}) for each in failed.findings if line in each.lines]
+        sizes = {number: size for numbers in at_line for number, size in numbers.items()}
+        for rewrite in rewrites(text, line.line, sizes):
             words = "; ".join(filter(None, (kept.words, f"{line} {rewrite.words}")))
             yield Remedy(words=words, texts={**kept.texts, file: rewrite.text}, corrects_model=rewrite.corrects_model)
 
