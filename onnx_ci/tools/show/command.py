@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -18,7 +18,7 @@ from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, 
 from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.run_in_child import run_in_child
 from onnx_ci.processes.scratch import scratch_folder
-from onnx_ci.processes.supervisor import LAST, Death, Message
+from onnx_ci.processes.supervisor import LAST, Death, Message, Send
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.text import one_line
 
@@ -107,7 +107,7 @@ def _write_apart(name: str, source: _Source, path: Path, settings: Settings, *, 
     events: Iterator[Message | Death]
     if isinstance(source, NamedCell):
         cell = source.spec.cell
-        export = functools.partial(_write, functools.partial(_exported, name, cell, digests), path)
+        export = functools.partial(_write_export, name, cell, path, digests)
         events = (event for _, event in source.recipes.run_all({"show": (cell.recipe, export)}, limits))
     else:
         copy = functools.partial(_write, functools.partial(_read, source, digests), path)
@@ -125,11 +125,15 @@ def _write_apart(name: str, source: _Source, path: Path, settings: Settings, *, 
             source.recipes.close()
 
 
-def _write(model: Callable[..., onnx.ModelProto], path: Path, *recipe_and_send: Any) -> None:
-    """Write a graph to ``path``; send the error if there is no graph. A graph that is exported needs the recipe."""
-    *recipe, send = recipe_and_send
+def _write_export(name: str, cell: Cell, path: Path, digests: bool, recipe: Recipe, send: Send) -> None:
+    """Export a cell, and write its graph to ``path``; send the error if that fails."""
+    _write(functools.partial(_exported, name, cell, digests, recipe), path, send)
+
+
+def _write(model: Callable[[], onnx.ModelProto], path: Path, send: Send) -> None:
+    """Write the graph that ``model`` returns to ``path``; send the error if that fails."""
     try:
-        path.write_bytes(model(*recipe).SerializeToString())
+        path.write_bytes(model().SerializeToString())
     except OnnxCiError as error:
         send({LAST: [str(error), error.exit_code]})
     else:
