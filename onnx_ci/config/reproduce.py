@@ -13,7 +13,7 @@ from pathlib import Path
 
 from onnx_ci.config.options import OPTIONS, Option, Role, options_with
 from onnx_ci.config.settings import Settings
-from onnx_ci.opsets import default_exporter, format_opsets
+from onnx_ci.opsets import format_opsets
 from onnx_ci.results.records import Cell, SettingSource, SettingValue
 from onnx_ci.results.run_report import RunReport
 
@@ -111,7 +111,7 @@ def _device_and_exporter(cell: Cell, settings: ShownSettings, prefix: str = "") 
         flags.append(f"--{prefix}devices={cell.device}")
     if cell.device != "cpu":
         flags += _flags_set(settings, [option for option in OPTIONS if option.name == "require-devices"], prefix)
-    if cell.exporter != default_exporter(cell.opset) or values.get("exporters") is not None:
+    if not cell.has_default_exporter or values.get("exporters") is not None:
         flags.append(f"--{prefix}exporters={cell.exporter}")
     return flags
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from onnx_ci.opsets import default_exporter, format_opsets
+from onnx_ci.opsets import format_opsets
 from onnx_ci.owners import package_folder
 from onnx_ci.results.records import Cell, CellResult, Finding, Severity
 from onnx_ci.results.rules import RULES
@@ -237,7 +237,7 @@ _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]\d+)?")
 def describe_cells(cells: Iterable[Cell], *, before: str = "at ") -> str:
     """``at opsets 9-12 on cpu, at opset 18 on cuda``; each part begins with ``before``."""
     cells, opsets = list(cells), dict[str, list[int]]()
-    names_exporters = any(cell.exporter != default_exporter(cell.opset) for cell in cells)
+    names_exporters = not all(cell.has_default_exporter for cell in cells)
     for cell in cells:
         kind = f"{cell.device} with {cell.exporter}" if names_exporters else cell.device
         kind += (f" after {cell.graph_pass}" if cell.graph_pass else "") + (f" with {cell.versions}" if cell.versions else "")

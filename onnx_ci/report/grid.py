@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from onnx_ci.opsets import default_exporter
 from onnx_ci.results.records import CellResult, Status
 
 NOT_RUN = "·"
@@ -40,7 +39,7 @@ class Grid:
 def grid(results: Iterable[CellResult]) -> Grid:
     """Arrange results in a grid: opsets ascending, rows in the order in which their cells ran."""
     results, rows = list(results), dict[tuple[str, str, str, str, str], dict[int, CellResult]]()
-    names_exporters = {each.cell.recipe for each in results if each.cell.exporter != default_exporter(each.cell.opset)}
+    names_exporters = {each.cell.recipe for each in results if not each.cell.has_default_exporter}
     for result in results:
         cell = result.cell
         exporter = cell.exporter if cell.recipe in names_exporters else ""

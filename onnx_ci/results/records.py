@@ -77,10 +77,15 @@ class Cell:
 
         In a report of several environments, ``opset9-cpu@torch==2.15.0``.
         """
-        suffix = "" if self.exporter == default_exporter(self.opset) else f"-{self.exporter}"
+        suffix = "" if self.has_default_exporter else f"-{self.exporter}"
         suffix += "" if self.graph_pass is None else f"+{self.graph_pass}"
         suffix += "" if self.environment is None else f"@{self.environment}"
         return f"opset{self.opset}-{self.device}{suffix}"
+
+    @property
+    def has_default_exporter(self) -> bool:
+        """Whether it is exported with what exports its opset if nobody says otherwise."""
+        return self.exporter == default_exporter(self.opset)
 
     @property
     def versions(self) -> str:
