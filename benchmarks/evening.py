@@ -51,18 +51,17 @@ def _benchmark(name: str, *words: str) -> tuple[str, ...]:
 def steps() -> list[Step]:
     """All steps, those first that fail most often."""
     third = datetime.datetime.now(tz=datetime.UTC).timetuple().tm_yday % 3 + 1
-    slow = ("-m", "slow")
     return [
         Step(name="lint, types and docs", minutes=5, command=_tox("lint,types,docs")),
         Step(name="tests", minutes=20, command=_tox("tests")),
-        Step(name="slow tests: faults", minutes=10, command=_tox("tests-slow", *slow, "tests/faults")),
-        Step(name="slow tests: units and engine", minutes=15, command=_tox("tests-slow", *slow, "tests/unit", "tests/engine")),
-        Step(name="slow tests: cache", minutes=25, command=_tox("tests-slow", *slow, "tests/e2e/cache")),
-        Step(name="slow tests: chaos", minutes=15, command=_tox("tests-slow", *slow, "tests/e2e/chaos")),
+        Step(name="slow tests: faults", minutes=10, command=_tox("tests-slow", "tests/faults")),
+        Step(name="slow tests: units and engine", minutes=15, command=_tox("tests-slow", "tests/unit", "tests/engine")),
+        Step(name="slow tests: cache", minutes=25, command=_tox("tests-slow", "tests/e2e/cache")),
+        Step(name="slow tests: chaos", minutes=15, command=_tox("tests-slow", "tests/e2e/chaos")),
         Step(
             name="slow tests: commands and workflows",
             minutes=30,
-            command=_tox("tests-slow", *slow, "tests/e2e", "--ignore=tests/e2e/cache", "--ignore=tests/e2e/chaos"),
+            command=_tox("tests-slow", "tests/e2e", "--ignore=tests/e2e/cache", "--ignore=tests/e2e/chaos"),
         ),
         Step(name="main job on Python 3.12", minutes=4, command=_tox("recipes-py312")),
         Step(name="main job on Python 3.13", minutes=4, command=_tox("recipes-py313")),
@@ -106,7 +105,7 @@ class Outcome:
     minutes: float
     ended: str
     """The date and the time, in UTC."""
-    last_lines: tuple[str, ...]
+    last_lines: list[str]
 
 
 def run(step: Step, log: Path) -> Outcome:
@@ -128,7 +127,7 @@ def run(step: Step, log: Path) -> Outcome:
         code=code,
         minutes=round((time.monotonic() - began) / 60, 1),
         ended=datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="minutes"),
-        last_lines=tuple(line for line in lines if line.strip())[-_LAST_LINES:],
+        last_lines=[line for line in lines if line.strip()][-_LAST_LINES:],
     )
 
 
@@ -165,7 +164,7 @@ def main() -> None:
     folder = FOLDER / at
     folder.mkdir(parents=True, exist_ok=True)
     kept = {
-        file.stem: Outcome(**{**(data := json.loads(file.read_text("utf-8"))), "last_lines": tuple(data["last_lines"])})
+        file.stem: Outcome(**json.loads(file.read_text(encoding="utf-8")))
         for file in sorted(folder.glob("*.json"))
         if not at.endswith("-dirty")  # what has changed since is not known
     }

@@ -76,8 +76,8 @@ class Baselines:
     def findings(self, evidence: CellEvidence, *, is_clean: bool = True, ignores_weights: bool = False) -> Iterator[Finding]:
         """The changes of a cell since its baseline; none if results are not checked.
 
-        If something else fails the cell, a missing baseline is no finding. If the file has other weights than the recorded one,
-        what depends on their values is left out.
+        A missing baseline is not reported for a cell that fails anyway. If the weights differ from the recorded ones,
+        changes that depend on their values are left out.
         """
         if not self.is_checking or evidence.facts is None:
             return

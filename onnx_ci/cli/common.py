@@ -190,7 +190,7 @@ def find_recipes(settings: Settings, paths: tuple[Path, ...], cache: VerdictCach
 
 
 def recipe_named(name: str, recipes: Recipes) -> RecipeScope:
-    """What the recipe called ``name`` declares. If there is no such recipe, the error suggests the nearest name."""
+    """What the recipe called ``name`` declares. For an unknown name, the error suggests the nearest one."""
     if name not in recipes.scopes:
         show_problems(recipes.problems)
         raise ConfigurationError(f"there is no recipe {name!r}{did_you_mean(name, recipes.scopes)}")

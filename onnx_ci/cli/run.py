@@ -143,8 +143,7 @@ def _show_results(session: Session, matrix: Matrix, verbosity: str | None, *, ex
         if has_own_line:
             show(result, commands, verbosity, before=progress.place, has_remedies=not (exitfirst or progress.is_done))
         show_in_short(waiting.add(result, waits=not has_own_line and verbosity != QUIET), before=progress.place)
-        if progress.is_live:
-            progress.show()
+        progress.show()
 
     try:
         try:

@@ -240,7 +240,7 @@ def _event() -> _Event:
 
 
 def _uploaded_report(repository: Repository, run: _Run, artifact: str, *, any_attempt: bool = False) -> RunReport | None:
-    """The report in an artifact of a run, or of an earlier attempt if any will do; ``None`` if there is no such artifact."""
+    """The report that a run has uploaded, or an earlier attempt of it if ``any_attempt``; ``None`` if there is none."""
     answer = repository.get(f"actions/runs/{run.id}/artifacts", name=artifact, per_page=100)
     listed = answer.get("artifacts") if isinstance(answer, dict) else None
     uploads: tuple[_Upload, ...] = _of_github(tuple[_Upload, ...], listed, "the artifacts")
@@ -379,7 +379,7 @@ def decide(gate: str, verdict: RunVerdict, text: str, existing: Sequence[Comment
     other change edits it. If nothing differs from the base, no comment is created.
     """
     body = f"<!-- onnx-ci: {gate} is {verdict.value} -->\n{text}"
-    # The marker is in the first line. Text of reports stands only below it, so nobody else can write one.
+    # The marker is in the first line, and text from reports comes below it, so that no report can forge one.
     first_lines = ((each, (each.body or "").partition("\n")[0].strip()) for each in existing)
     markers = [(each, _MARKER.fullmatch(line)) for each, line in first_lines]
     ours = [(each, marker["verdict"]) for each, marker in markers if marker and marker["gate"] == gate]

@@ -16,8 +16,6 @@ import psutil
 
 MEMORY_SHARE = 0.8
 """The share of the machine's memory that one process may use if the settings name no limit."""
-LONGEST_SILENCE = 300.0
-"""Seconds after which something is told: CI systems end jobs that print nothing for ten minutes."""
 MEMORY_OF_JOB = 2**30
 """Bytes of memory for each cell that runs at once. Containers often limit memory, but not cores."""
 _LEAST_FOR_IMPORT, _MOST_FOR_IMPORT = 60.0, 1e6

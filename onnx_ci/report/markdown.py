@@ -23,7 +23,7 @@ _LENGTH = 1000
 
 
 def render(report: RunReport, repeat: Callable[[Cell], str]) -> str:
-    """The whole report as GitHub-flavored Markdown, with commands that repeat cells. Text from outside is no markup."""
+    """The whole report as GitHub-flavored Markdown, with commands that repeat cells. Text from outside is never markup."""
     table = grid(report.cells)
     lines = [f"## ONNX export: {_VERDICTS[report.verdict]}", "", escape(format_counts(report)), ""]
     lines += [f"- {escape(problem.source)}: {_cut(problem.message)}" for problem in report.problems]

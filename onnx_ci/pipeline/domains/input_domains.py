@@ -26,9 +26,9 @@ from onnx_ci.results.records import InputDomain
 class InputDomains:
     """The domains of a recipe's inputs: those that it declares, by name, and those that can be inferred.
 
-    ``axes`` has the names of axes, by the input's name and the axis; ``own_names`` are what the model itself calls its inputs,
-    where there are no names for them. A :class:`PrepareError` says that a domain is declared for an unknown input, or that the
-    example is outside of it.
+    ``axes`` has the names of axes, by the input's name and the axis; ``own_names`` are the model's own names for them,
+    which are used where the recipe gives none. A domain of an unknown input, or one that excludes the example, is a
+    :class:`PrepareError`.
     """
 
     def __init__(

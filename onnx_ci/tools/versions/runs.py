@@ -14,7 +14,6 @@ from onnx_ci.config.options import OPTIONS, Role, options_with
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.processes.clock import CLOCK
-from onnx_ci.processes.limits import LONGEST_SILENCE
 from onnx_ci.results.files import read_json
 from onnx_ci.results.records import Cell, CellResult, Status
 from onnx_ci.results.run_report import RunReport
@@ -22,6 +21,9 @@ from onnx_ci.results.verdict import broken_rules
 from onnx_ci.text import without_commands
 from onnx_ci.tools.versions.overlay import Request, environment_with, overlay_of, resolved
 from onnx_ci.tools.versions.pip import ImpossibleError, Wheel
+
+_LONGEST_SILENCE = 300.0
+"""Seconds after which something is said: CI systems end jobs that print nothing for ten minutes."""
 
 
 class CachedRuns:
@@ -104,7 +106,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str], problems: IO[st
     ) as process:
         told = CLOCK.monotonic()
         for line in process.stdout or ():
-            if line.startswith("[") and (sys.stderr.isatty() or CLOCK.monotonic() - told > LONGEST_SILENCE):
+            if line.startswith("[") and (sys.stderr.isatty() or CLOCK.monotonic() - told > _LONGEST_SILENCE):
                 told = CLOCK.monotonic()
                 sys.stderr.write(without_commands(line))
                 sys.stderr.flush()
