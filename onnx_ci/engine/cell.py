@@ -10,6 +10,7 @@ import contextlib
 import functools
 import hashlib
 import itertools
+import math
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,10 +64,17 @@ class CellContext:
     runtimes: Sequence[Runtime] = ()
     """The runtimes that run the files, instead of those that the cells name."""
     emit: Emit = to_nobody
+    forks: bool = False
+    """Whether processes are forked."""
 
     def runtimes_of(self, task: CellTask) -> Sequence[Runtime]:
-        """The runtimes that run the file of a cell."""
-        return self.runtimes or [make_runtime(name, tf32=task.recipe.tf32) for name in task.runtimes]
+        """The runtimes that run the file of a cell. A fork cannot use CUDA where it was used before."""
+        limit = Limits.of(task).seconds * _SHARE_OF_RUNTIME if self.forks and task.cell.gpu is None else math.inf
+        return self.runtimes or [make_runtime(name, tf32=task.recipe.tf32, seconds=limit) for name in task.runtimes]
+
+
+_SHARE_OF_RUNTIME = 1 / 3
+"""The share of a cell's time limit for one answer of a plug-in, which leaves the others time."""
 
 
 @dataclass(frozen=True, kw_only=True)
