@@ -148,8 +148,8 @@ class SettingsTable:
     runtimes: tuple[str, ...] | None = option(
         kind=values.some_of("runtime", plugins.RUNTIMES, pattern=f"{plugins.NAME}{plugins.VARIANT}?"),
         role=Role.VERDICT,
-        help="What runs each file: onnxruntime, onnxruntime@1.18 (a version), onnxruntime:coreml (a provider), reference (ONNX's "
-        "evaluator), opencv, openvino, tract, onnxruntime-web, or plug-ins. Default: what each recipe declares, or onnxruntime.",
+        help="What runs each file: onnxruntime, onnxruntime@1.18 (a version), onnxruntime:coreml (a provider), reference "
+        "(ONNX's own), opencv, openvino, tract, onnxruntime-web, or plug-ins. Default: what a recipe declares, or onnxruntime.",
     )
     select: tuple[str, ...] | None = option(
         kind=values.WORDS,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import io
 import math
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import warnings
@@ -98,11 +98,11 @@ class _RemoteSession:
     def _ask(self, request: object) -> _Answer:
         """What the process answers to ``None``, which loads the file, or to inputs and a seed."""
         try:
-            self._line.send_bytes(pickle.dumps(request))
+            self._line.send_bytes(_packed(request))
             if not self._line.poll(None if self._seconds == math.inf else self._seconds):
                 self._process.kill()
                 raise BrokenRuntimeError("timeout", f"did not answer within {self._seconds:.3g} s")
-            answer: _Answer = pickle.loads(self._line.recv_bytes())  # noqa: S301 (our own fork)
+            answer: _Answer = _unpacked(self._line.recv_bytes())
         except (EOFError, OSError):
             self._process.join()
             raise BrokenRuntimeError("crash", how_it_ended(self._process.exitcode or 0)) from None
@@ -115,12 +115,26 @@ class _RemoteSession:
         return answer
 
 
+def _packed(value: object) -> bytes:
+    import torch
+
+    stream = io.BytesIO()
+    torch.save(value, stream)  # pickle cannot write tensors of 8-bit floats
+    return stream.getvalue()
+
+
+def _unpacked(contents: bytes) -> Any:
+    import torch
+
+    return torch.load(io.BytesIO(contents), weights_only=False)
+
+
 def _end(process: BaseProcess, line: Connection, parent: int) -> None:
     """Let the process of a session close it and end, unless this is another fork of the parent."""
     if os.getpid() != parent:
         return
     with contextlib.suppress(OSError):
-        line.send_bytes(pickle.dumps(_CLOSE))
+        line.send_bytes(_packed(_CLOSE))
         process.join(_SECONDS_TO_CLOSE)
     line.close()
     process.kill()
@@ -137,7 +151,7 @@ def _serve(load: Callable[[], Session], line: Connection) -> None:
     events: list[tuple[str, tuple[Any, ...]]] = []
     sys.addaudithook(functools.partial(_hear, events))
     session: Session | None = None
-    while (request := pickle.loads(line.recv_bytes())) != _CLOSE:  # noqa: S301 (the process that forked this one)
+    while (request := _unpacked(line.recv_bytes())) != _CLOSE:
         outputs: Sequence[torch.Tensor] = ()
         error = rule = ""
         try:
@@ -156,7 +170,7 @@ def _serve(load: Callable[[], Session], line: Connection) -> None:
             nodes_on_cpu=None if session is None else session.nodes_on_cpu,
             events=tuple(events),
         )
-        line.send_bytes(pickle.dumps(answer))
+        line.send_bytes(_packed(answer))
         events.clear()
 
 

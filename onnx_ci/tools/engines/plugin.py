@@ -108,8 +108,8 @@ class _CheckedSession:
         outputs: Any = self._session.run(copies, seed=seed)
         if not isinstance(outputs, (list, tuple)):
             raise BrokenRuntimeError("run-error", f"returned {_kind_of(outputs)} instead of a list of torch tensors")
-        if other := next((output for output in outputs if not isinstance(output, torch.Tensor)), outputs) is not outputs:
-            raise BrokenRuntimeError("run-error", f"returned a list with {_kind_of(other)} instead of torch tensors")
+        if others := [output for output in outputs if not isinstance(output, torch.Tensor)]:
+            raise BrokenRuntimeError("run-error", f"returned a list with {_kind_of(others[0])} instead of torch tensors")
         if len(outputs) != len(self._outputs):
             declared = count(len(self._outputs), "output")
             raise BrokenRuntimeError("run-error", f"returned {count(len(outputs), 'tensor')}, and the file has {declared}")

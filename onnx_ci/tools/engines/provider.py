@@ -48,12 +48,13 @@ class OnnxRuntimeWithProvider:
     """
 
     is_deployed = True
+    name = ""
     short: ClassVar[str] = ""
     options: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, short: str = "") -> None:
         self._short = short or self.short
-        self.name = f"onnxruntime:{self._short}"
+        self.name = self.name or f"onnxruntime:{self._short}"
 
     @staticmethod
     def install(short: str) -> None:
