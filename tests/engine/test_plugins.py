@@ -134,6 +134,45 @@ def test_a_cell_runs_again_if_the_package_changes(project, tiny_onnx, monkeypatc
     assert cached(code=1) == [False, False]
 
 
+SERVER = """
+    class Graph:
+        name = "graph"
+        is_deployed = True
+        error = 0.0
+
+        def missing_device(self, device):
+            return None if device == "cpu" else "it runs on the CPU only"
+
+        def load(self, path, device):
+            import subprocess
+            import sys
+            done = subprocess.run([sys.executable, "SCRIPT"], stdout=subprocess.PIPE, text=True, check=True)
+            return GraphSession(ReferenceEvaluator(str(path)), float(done.stdout))
+
+    class OffByOne(Graph):"""
+
+
+@pytest.mark.slow
+def test_the_process_of_a_runtime_does_not_turn_the_cache_off(project, tiny_onnx, monkeypatch, tmp_path):
+    monkeypatch.delenv("ONNX_CI_CACHE")
+    script = tmp_path / "server.py"
+    script.write_text("print(0.0)")
+    start, end = TINY_ONNX_CODE.index("    class Graph:"), TINY_ONNX_CODE.index("    class OffByOne(Graph):")
+    code = TINY_ONNX_CODE[:start] + SERVER.lstrip("\n").replace("SCRIPT", str(script)) + TINY_ONNX_CODE[end:].partition(":")[2]
+    install(tiny_onnx, "tiny-onnx", TINY_ONNX, {"tiny_onnx.py": code})
+    project.recipes(NET.replace("THEN", "[]"))
+
+    def cached(code=0):
+        arguments = ("run", "--opsets=17", "--runtimes=onnxruntime,graph", "--report=r.json")
+        done = project.command("onnx_ci", *arguments, is_fresh=True)
+        assert done.returncode == code, done.stdout + done.stderr
+        return [cell["cached"] for cell in json.loads((project.root / "r.json").read_text(encoding="utf-8"))["cells"]]
+
+    assert [cached(), cached()] == [[False], [True]]
+    script.write_text("print(1.0)")
+    assert cached(code=1) == [False]
+
+
 def test_a_package_that_does_not_load_is_told_once(project, tiny_onnx):
     install(tiny_onnx, "tiny-onnx", TINY_ONNX, {"tiny_onnx.py": "raise OSError('no libtiny.so')"})
     project.recipes(NET.replace("THEN", "[]"))
