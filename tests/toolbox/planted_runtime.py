@@ -21,6 +21,7 @@ PLANTED_CODE = """
     class Planted:
         name = "planted"
         is_deployed = True
+        timeout = 10.0 if BUG == "hang" else 120.0
 
         def missing_device(self, device):
             return None if device == "cpu" else "it runs on the CPU only"

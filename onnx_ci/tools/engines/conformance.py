@@ -84,9 +84,10 @@ class Candidate:
         try:
             return act()
         except BrokenRuntimeError as error:
-            if error.rule == "timeout":
-                Candidate.hangs = str(error)
-            self.fail(str(error))
+            broken = error
+        if broken.rule == "timeout":
+            Candidate.hangs = str(broken)
+        return self.fail(str(broken))
 
     @contextlib.contextmanager
     def _refusal_skips(self, verb: str) -> Iterator[None]:

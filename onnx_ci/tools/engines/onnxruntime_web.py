@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,11 +68,8 @@ class WebSession:
         )
         self._requests: Any = self._node.stdin
         self._answers: Any = self._node.stdout
-        try:
-            self._answer()
-        except RuntimeError:
-            self.close()
-            raise
+        self.close = weakref.finalize(self, _end, self._node)
+        self._answer()
 
     def run(self, inputs: Mapping[str, torch.Tensor], *, seed: int | None = None) -> list[torch.Tensor]:
         """The graph's outputs, in the graph's order. Raises ``RuntimeError`` with the words of onnxruntime-web."""
@@ -83,11 +81,6 @@ class WebSession:
             pass  # it has ended, which the answer says
         return [_received(output) for output in self._answer()["outputs"]]
 
-    def close(self) -> None:
-        """End the process."""
-        self._node.kill()
-        self._node.communicate()
-
     def _answer(self) -> dict[str, Any]:
         line = self._answers.readline()
         if not line:
@@ -96,6 +89,11 @@ class WebSession:
         if "error" in answer:
             raise RuntimeError(answer["error"])
         return answer
+
+
+def _end(node: subprocess.Popen[str]) -> None:
+    node.kill()
+    node.communicate()
 
 
 def _sent(tensor: torch.Tensor) -> dict[str, Any]:

@@ -18,7 +18,7 @@ WORDS = {
     "missing": "planted returned 0 tensors, and the file has 1 output",
     "none": "planted returned None instead of a list of torch tensors",
     "segv": "planted was killed by SIGSEGV",
-    "hang": "planted did not answer within 2 s",
+    "hang": "planted did not answer within 10 s",
 }
 
 
@@ -26,12 +26,7 @@ WORDS = {
 def kit(project, tmp_path_factory, monkeypatch):
     """Run the kit for a runtime, and give its exit code and output."""
     folder = tmp_path_factory.mktemp("installed")
-    install(
-        folder,
-        "planted",
-        PLANTED,
-        {"planted.py": PLANTED_CODE.replace('name = "planted"', 'name = "planted"\n        timeout = 2.0')},
-    )
+    install(folder, "planted", PLANTED, {"planted.py": PLANTED_CODE})
     monkeypatch.setenv("PYTHONPATH", str(folder))
 
     def kit(runtime, *arguments):
@@ -42,7 +37,7 @@ def kit(project, tmp_path_factory, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runtime", ["onnxruntime", "reference", "planted"])
+@pytest.mark.parametrize("runtime", ["onnxruntime", "planted"])
 def test_a_right_runtime_passes(kit, runtime):
     code, output = kit(runtime)
     assert (code, "passed" in output) == (0, True), output
