@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from onnx_ci.errors import message_of
 from onnx_ci.pipeline.run.runtime import BrokenRuntimeError, Runtime, Session
 from onnx_ci.processes.signals import end_with_parent
-from onnx_ci.processes.supervisor import how_it_ended
+from onnx_ci.processes.supervisor import Starter, how_it_ended
 
 if TYPE_CHECKING:
     import torch
@@ -77,9 +78,10 @@ class _RemoteSession:
         self._process = multiprocessing.get_context("fork").Process(target=_serve, args=(load, line))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads; one that waits for a lock times out
-            self._process.start()
+            starter = Starter()
+            starter.do(self._process.start)
         line.close()
-        weakref.finalize(self, _end, self._process, self._line, os.getpid())
+        weakref.finalize(self, _end, self._process, self._line, starter, os.getpid())
         self._last = self._ask(None)
 
     @property
@@ -129,7 +131,7 @@ def _unpacked(contents: bytes) -> Any:
     return torch.load(io.BytesIO(contents), weights_only=False)
 
 
-def _end(process: BaseProcess, line: Connection, parent: int) -> None:
+def _end(process: BaseProcess, line: Connection, starter: Starter, parent: int) -> None:
     """Let the process of a session close it and end, unless this is another fork of the parent."""
     if os.getpid() != parent:
         return
@@ -139,12 +141,26 @@ def _end(process: BaseProcess, line: Connection, parent: int) -> None:
     line.close()
     process.kill()
     process.join()
+    starter.close()
 
 
 # --- in the process of a session ------------------------------------------------------------------------------------------
 
 
 def _serve(load: Callable[[], Session], line: Connection) -> None:
+    """Answer until the last request, and end the process, whatever threads and exit handlers there are."""
+    try:
+        _answer_requests(load, line)
+        code = 0
+    except BaseException:  # whoever waits for an answer says that it has ended
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _answer_requests(load: Callable[[], Session], line: Connection) -> None:
     """Load the file and run it, as often as asked for."""
     end_with_parent(signal.SIGKILL)
     gc.freeze()  # a collection would write to every page that the processes share
