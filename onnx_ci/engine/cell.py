@@ -68,13 +68,10 @@ class CellContext:
     """Whether processes are forked."""
 
     def runtimes_of(self, task: CellTask) -> Sequence[Runtime]:
-        """The runtimes that run the file of a cell. A fork cannot use CUDA where it was used before."""
-        limit = Limits.of(task).seconds * _SHARE_OF_RUNTIME if self.forks and task.cell.gpu is None else math.inf
+        """The runtimes that run the file of a cell. A third of its time for an answer of a plug-in leaves time for the others."""
+        can_fork = self.forks and task.cell.gpu is None  # a fork cannot use CUDA where it was used before
+        limit = Limits.of(task).seconds / 3 if can_fork else math.inf
         return self.runtimes or [make_runtime(name, tf32=task.recipe.tf32, seconds=limit) for name in task.runtimes]
-
-
-_SHARE_OF_RUNTIME = 1 / 3
-"""The share of a cell's time limit for one answer of a plug-in, which leaves the others time."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,7 +27,6 @@ from onnx_ci.pipeline.reference.random_samples import Sample, sample_of
 from onnx_ci.pipeline.run.files_together import FilesTogether, RunFilesError
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.pipeline.run.runtime import BrokenRuntimeError, Runtime, Session
-from onnx_ci.plugins import variant_in_name
 from onnx_ci.processes.capture import timed
 from onnx_ci.results.records import Finding, OutputDrift, Severity
 from onnx_ci.results.rules import RULES, finding
@@ -219,17 +219,19 @@ class FileRun:
     def _nodes_on_cpu(self, session: Session) -> Iterator[Finding]:
         """A note if some nodes of a session on the GPU ran on the CPU; an error if the recipe forbids it."""
         nodes, must = session.nodes_on_cpu, self.model.recipe.all_on_device
+        details: dict[str, Any] = {"runtime": self.runtime.name}
         if nodes:
             named = ", ".join(nodes[:3]) + (" and more" if len(nodes) > 3 else "")
             ran = f"ran {count(len(nodes), 'node')} on cpu"
-            wanted = self.device if self.device != "cpu" else variant_in_name(self.runtime.name)[1:]
-            message = f"{self.runtime.name} {ran}, but {wanted} was requested: {named}"
+            wanted = "not with its provider" if self.device == "cpu" else f"but {self.device} was requested"
+            message = f"{self.runtime.name} {ran}, {wanted}: {named}"
             severity = Severity.ERROR if must else Severity.NOTE
-            yield finding("provider-mismatch", message, remedy=_NO_KERNEL, severity=severity, details={"nodes": list(nodes)})
+            details["nodes"] = [*nodes]
+            yield finding("provider-mismatch", message, remedy=_NO_KERNEL, severity=severity, details=details)
         elif nodes is None and must:
             message = f"{self.runtime.name} does not report which nodes ran on {self.device}, but the recipe requires all to"
             remedy = "Check why the file does not run, or why no profile can be written."
-            yield finding("provider-mismatch", message, remedy=remedy)
+            yield finding("provider-mismatch", message, remedy=remedy, details=details)
 
 
 def is_of_runtime_alone(fault: Finding) -> bool:

@@ -128,7 +128,7 @@ def test_nodes_that_fall_back_are_told(must, severity, tmp_path):
         evidence = engine.run_cell(*plan([Found(recipe, "r.py")], settings).cells)
     [fallback] = evidence.findings
     assert (fallback.rule, fallback.severity) == ("provider-mismatch", severity)
-    assert fallback.message == "onnxruntime:cpu ran 1 node on cpu, but cpu was requested: Relu '/1/Relu'"
+    assert fallback.message == "onnxruntime:cpu ran 1 node on cpu, not with its provider: Relu '/1/Relu'"
 
 
 @pytest.mark.skipif(not HAS_OPENVINO, reason="onnxruntime-openvino is not installed")
