@@ -68,7 +68,7 @@ class CellContext:
     """Whether processes are forked."""
 
     def runtimes_of(self, task: CellTask) -> Sequence[Runtime]:
-        """The runtimes that run the file of a cell. A third of its time for an answer of a plug-in leaves time for the others."""
+        """The runtimes that run the file of a cell. One answer of a plug-in may take a third of the cell's time."""
         can_fork = self.forks and task.cell.gpu is None  # a fork cannot use CUDA where it was used before
         limit = Limits.of(task).seconds / 3 if can_fork else math.inf
         return self.runtimes or [make_runtime(name, tf32=task.recipe.tf32, seconds=limit) for name in task.runtimes]
