@@ -262,7 +262,7 @@ class _Cell:
                     seconds=seconds,
                     warned=warned,
                 )
-                if is_export and CLOCK.thread_time() < deadline:
+                if is_export and CLOCK.thread_time() + timings["export"] < deadline:
                     findings = self._repaired(findings, prepared, shipped)
             of_contract = len(judgement.contract)
             contract, numbers = tuple(findings[:of_contract]), tuple(explained(findings[of_contract:], trial.findings))
