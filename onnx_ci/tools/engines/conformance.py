@@ -282,3 +282,12 @@ def test_other_inputs_than_the_files_are_an_error(candidate: Candidate, what: st
     session = candidate.load(_MUL, w=torch.ones(3))
     candidate.must_raise(what, lambda: session.run({name: torch.ones(1, 3) for name in names}))
     candidate.compare(candidate.run(session, x=torch.ones(1, 3)), torch.ones(1, 3))
+
+
+def test_a_session_goes_on_after_an_error(candidate: Candidate) -> None:
+    """A size that the file cannot take is an error, and the next run is right."""
+    session = candidate.load("net (float[n, 2] x) => (float[3, 2] y) { y = Reshape(x, s) }", s=torch.tensor([3, 2]))
+    right = _numbers(3, 2)
+    candidate.compare(candidate.run(session, x=right), right)
+    candidate.must_raise("a size that a Reshape cannot take", lambda: session.run({"x": _numbers(4, 2)}))
+    candidate.compare(candidate.run(session, x=right), right)

@@ -72,3 +72,25 @@ def test_a_file_of_two_runs_does_not_depend_on_the_first(engine, tmp_path):
     (y,) = session.run({"x": first})
     (z,) = session.run({"x": second})
     assert torch.allclose(y[:1], z, atol=1e-5)
+
+
+@onnx_ci.recipe(input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "sequence"}, "y": {0: "sequence"}})
+def unrolled():
+    class Last(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm = torch.nn.LSTM(3, 3)
+
+        def forward(self, x):
+            return self.lstm(x)[0]
+
+    return Last(), (torch.randn(5, 3, 3),)
+
+
+def test_what_openvino_cannot_run_costs_it_no_later_run():
+    """Of an LSTM that dynamo unrolls, another length is an error; a compiled model that has raised one raises it always."""
+    pytest.importorskip("openvino", reason="OpenVINO is not installed")
+    [cell] = onnx_ci.run([unrolled], opsets=20, runtimes="onnxruntime,openvino", isolation="none", locate=False).cells
+    assert {each.rule for each in cell.findings if each.severity == "error"} == {"static-axis", "baked-shape"}
+    inputs = {name: {each.probe for each in cell.outputs if each.runtime == name} for name in ("onnxruntime", "openvino")}
+    assert inputs["onnxruntime"] == inputs["openvino"]
