@@ -192,8 +192,8 @@ def _fixed_size(message: str, model: RecipeModel) -> Finding | None:
     return finding(
         "export-error",
         message,
-        remedy=f"torch.export fixes {axis_in(first)} to {first['size']}: do not loop over it, take no int() of its size, and "
-        "combine it with no tensor of a fixed size; or do not declare it dynamic.",
+        remedy=f"torch.export fixes {axis_in(first)} to {first['size']}: loops, int(), lists and numpy fix a size "
+        "(torch.arange does not), and so does a tensor of a fixed size that it meets; or do not declare it dynamic.",
         source=line_that_fixes(model.fresh(), model.signature.dynamic_shapes, first["dimension"]),
         details={"dynamic_axis": label_of(first)},
     )

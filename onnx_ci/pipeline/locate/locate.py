@@ -85,7 +85,10 @@ _ALSO = {
     _ROUNDS: {"torchscript": ", or script the loop with torch.jit.script."},
 }
 """How remedies go on, by exporter: each has its own way to keep a branch or a loop."""
-_MADE = "The file has the tensor of the example: make it of the input's shape, as torch.arange(x.shape[1]) does, without int()."
+_MADE = (
+    "The file has the tensor of the example: make it of the input's shape, as torch.arange(x.shape[1]) does, without int() or "
+    "functions of numpy."
+)
 _REMEDIES = {
     FrozenKind.WRITE: _WRITTEN,
     FrozenKind.CONSTANT: _MADE,
@@ -94,7 +97,7 @@ _REMEDIES = {
     FrozenKind.LOOP: _ROUNDS,
     FrozenKind.TENSORS: "The file has as many of them as the example: compute on the whole tensor instead of on its parts.",
     FrozenKind.NUMBER: "The file has the number of the example: compute it from tensors and from x.shape, without int(), "
-    "float(), item() or numpy.",
+    "float(), item(), round(), min(), max(), and functions of math and numpy.",
 }
 
 
