@@ -43,13 +43,14 @@ class Wheel:
     """Its hash as the index gives it; empty if it is not known."""
 
 
-def available(name: str, *, pre: bool = False) -> list[Version]:
-    """The versions of a distribution for this Python, in ascending order.
+def available(name: str, *, pre: bool = False, python: str = "") -> list[Version]:
+    """The versions of a distribution for this Python, or for another one such as ``3.14``, in ascending order.
 
     Raises:
         ConfigurationError: there is no such package, pip is missing, or the index cannot be reached.
     """
-    done = _pip("index", "versions", name, _WHEELS_ONLY, *(["--pre"] if pre else []))
+    flags = [*(["--pre"] if pre else []), *([f"--python-version={python}"] if python else [])]
+    done = _pip("index", "versions", name, _WHEELS_ONLY, *flags)
     line = next((line for line in done.stdout.splitlines() if line.startswith("Available versions:")), None)
     if line is None or _LAST_TRY.search(done.stderr):  # without one of its indexes, pip knows fewer versions
         raise _error(done, f"pip knows no version of {name}", unknown=_no_wheel(name))
