@@ -110,6 +110,11 @@ class PluginKind(Collection[str]):
         """What loads another version of ``name``, which names one: a class whose ``install`` makes versions usable here."""
         return EntryPoint(name, self.versioned[base_name(name)], self.group).load()
 
+    @staticmethod
+    def tool(name: str) -> Any:
+        """A function of a tool, ``room.module:function``, for a command of the gate that can do more with it."""
+        return EntryPoint(name, f"onnx_ci.tools.{name}", "").load()
+
     def load_error(self, name: str, problem: str) -> EnvironmentLacksError:
         """The error that what a name stands for cannot be loaded."""
         plugin = f"the {self.noun} {name!r} of {_package_of(self._entry(name))}"
