@@ -10,11 +10,13 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.onnx_model.saved_inputs import file_name
 from onnx_ci.onnx_model.signature import read_model
 from onnx_ci.pipeline.compare.attribution import is_of_other_runtime
+from onnx_ci.plugins import base_name, version_in_name
 from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.run_in_child import run_in_child
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.results.records import CellResult, Finding, Severity
+from onnx_ci.tools.runtimes.known_faults import matches
 
 _SHARE = 0.5
 """The share of the time limit of a cell that the search of one runtime may take."""
@@ -46,6 +48,7 @@ def explain(result: CellResult, file: Path | None, inputs: Path, settings: Setti
                 continue  # the message says why it refuses the whole file
             lines += ["", f"    in {runtime}, each node alone, with its right inputs:"]
             lines += [f"      {place}" for place in places or ["no node was found that goes wrong"]]
+            lines += [f"      known: {each}" for each in matches(file, {base_name(runtime): version_in_name(runtime) or "0"})]
     return lines
 
 
