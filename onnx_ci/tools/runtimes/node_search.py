@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,16 +95,26 @@ class NodeSearch:
         self._numbers = itertools.count()
 
     def faults(self) -> list[WrongNodes]:
-        """The first nodes that the runtime computes wrong or refuses; if there is none, the fewest that are wrong together."""
-        faults: list[WrongNodes] = []
+        """The first nodes that the runtime computes wrong; if there is none, the fewest that are wrong together.
+
+        If there is none of them either, the first nodes that it refuses by themselves.
+        """
+        each_alone = [*self._each_alone()]
+        wrong = [each for each in each_alone if not each.refusal]
+        return wrong or [*filter(None, [self._together()])] or each_alone[:_MOST_FAULTS]
+
+    def _each_alone(self) -> Iterator[WrongNodes]:
+        """What is wrong with each node alone, until enough are wrong."""
+        wrong = 0
         for node in self._runner.nodes:
-            if len(faults) == _MOST_FAULTS or CLOCK.monotonic() > self._deadline:
-                return faults
+            if wrong == _MOST_FAULTS or CLOCK.monotonic() > self._deadline:
+                return
             right = self._right(node)
-            if right is not None and any(tensor.numel() for tensor in right) and self._depends_on_inputs(node):
-                faults += filter(None, [self._fault([node], dict(zip(node.outputs, right, strict=True)))])
-        wrong = [each for each in faults if not each.refusal]
-        return wrong or faults or [*filter(None, [self._together()])]
+            if right is None or not any(tensor.numel() for tensor in right) or not self._depends_on_inputs(node):
+                continue
+            if (fault := self._fault([node], dict(zip(node.outputs, right, strict=True)))) is not None:
+                wrong += not fault.refusal
+                yield fault
 
     def refused(self) -> list[WrongNodes]:
         """The first nodes that the runtime refuses to load or to run; none if it refuses any file of this kind."""
@@ -114,7 +124,7 @@ class NodeSearch:
         self._values |= dict.fromkeys(names, torch.zeros(1))
         with contextlib.suppress(Exception):
             self._run([same], {names[0]: torch.zeros(1)}, names[1:])
-            return [each for each in self.faults() if each.refusal]
+            return [each for each in self._each_alone() if each.refusal][:_MOST_FAULTS]
         return []
 
     def _depends_on_inputs(self, node: FileNode) -> bool:
