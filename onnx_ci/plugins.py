@@ -110,11 +110,6 @@ class PluginKind(Collection[str]):
         """What loads another version of ``name``, which names one: a class whose ``install`` makes versions usable here."""
         return EntryPoint(name, self.versioned[base_name(name)], self.group).load()
 
-    @staticmethod
-    def tool(name: str) -> Any:
-        """A function of a tool, ``room.module:function``, for a command of the gate that can do more with it."""
-        return EntryPoint(name, f"onnx_ci.tools.{name}", "").load()
-
     def load_error(self, name: str, problem: str) -> EnvironmentLacksError:
         """The error that what a name stands for cannot be loaded."""
         plugin = f"the {self.noun} {name!r} of {_package_of(self._entry(name))}"
@@ -189,6 +184,19 @@ COMMANDS = PluginKind(
     },
 )
 """The commands of the gate, in the order of the help. Those of the tools are entry points, like any other package's."""
+
+TOOLS: Mapping[str, str] = {
+    "wrong-nodes": "onnx_ci.tools.runtimes.located:explain",
+    "known-faults": "onnx_ci.tools.runtimes.known_faults:matches",
+    "known-remedies": "onnx_ci.tools.runtimes.known_faults:with_remedies",
+}
+"""Functions of tools that say more about a failure, in the form of entry points. A run without one imports none of them."""
+
+
+def tool(name: str) -> Any:
+    """Import and return a function of :data:`TOOLS`."""
+    return EntryPoint(name, TOOLS[name], "").load()
+
 
 OF_CELLS: Mapping[str, PluginKind] = {kind.group: kind for kind in (RUNTIMES, EXPORTERS, PASSES)}
 """The kinds of plug-ins that can affect a verdict, by the group of their entry points."""

@@ -26,7 +26,7 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import EVERY_RECIPE
 from onnx_ci.environment.versions import require_runtime
 from onnx_ci.errors import ConfigurationError, ExitCode, existing_file, first_line
-from onnx_ci.plugins import COMMANDS
+from onnx_ci.plugins import tool
 from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.run_in_child import run_in_child
 from onnx_ci.processes.supervisor import LAST, Death, Send
@@ -210,7 +210,7 @@ def _check(path: Path, load: bool, announce: Callable[[str], None]) -> FileResul
     ]
     findings += [
         finding("runtime-disagreement", str(each), severity=Severity.NOTE, remedy=f"Deploy {each.fault.right} or later.")
-        for each in COMMANDS.tool("runtimes.known_faults:matches")(path)
+        for each in tool("known-faults")(path)
     ]
     if not load or any(each.rule == "external-data" for each in findings):
         return FileResult(findings=tuple(findings), about=about)

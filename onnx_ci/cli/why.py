@@ -28,7 +28,7 @@ from onnx_ci.errors import ConfigurationError, ExitCode, did_you_mean
 from onnx_ci.matrix.plan import spec_of
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
 from onnx_ci.pipeline.compare.attribution import is_of_other_runtime
-from onnx_ci.plugins import COMMANDS
+from onnx_ci.plugins import tool
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.report.causes import causes_of
 from onnx_ci.report.findings import finding_lines
@@ -87,7 +87,7 @@ def why(target: str | None, name: str | None, paths: tuple[Path, ...], **flags: 
             artifact = subject.absolute()  # a recipe may change directory
             result = _judge(_cell_of_file(artifact, name, settings, paths), artifact, kept)
         show_explained(result.cell.id if isinstance(subject, NamedCell) else target, result)
-        for line in COMMANDS.tool("runtimes.located:explain")(result, artifact, folder, settings):
+        for line in tool("wrong-nodes")(result, artifact, folder, settings):
             click.echo(one_line(line))
     sys.exit(exit_code([result]))
 
