@@ -145,19 +145,15 @@ def _signature(role: str, old: Entry, new: Entry) -> tuple[list[str], dict[str, 
 
 
 def describe_renamed(role: str, pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """``outputs 'output.cache.*' renamed to 'cache.*'``: what names begin with that end alike, and names by themselves."""
+    """``outputs 'output.cache.*' renamed to 'cache.*'``: names with the same last parts together, others by themselves."""
     groups: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for pair in pairs:
         old_parts, new_parts = (name.split(".") for name in pair)
         while min(len(old_parts), len(new_parts)) > 1 and old_parts[-1] == new_parts[-1]:
             del old_parts[-1], new_parts[-1]
         groups.setdefault((".".join(old_parts), ".".join(new_parts)), []).append(pair)
-    lines = []
-    for (before, now), group in groups.items():
-        is_one = len(group) == 1
-        old, new = group[0] if is_one else (f"{before}.*", f"{now}.*")
-        lines.append(f"{role}{'' if is_one else 's'} {old!r} renamed to {new!r}")
-    return lines
+    shown = ((group[0], "") if len(group) == 1 else ((f"{old}.*", f"{new}.*"), "s") for (old, new), group in groups.items())
+    return [f"{role}{plural} {old!r} renamed to {new!r}" for (old, new), plural in shown]
 
 
 def _type(old: DeclaredValue, new: DeclaredValue) -> Iterator[str]:

@@ -51,10 +51,9 @@ def why(target: str | None, name: str | None, paths: tuple[Path, ...], **flags: 
 
     Each cause is shown with its line of code, and with the nodes around the fault: what each node computes in the file, what
     the model computes there, and the difference in units of the rounding of that operator. The difference is small before the
-    fault and grows from there. Where another runtime than the installed ONNX Runtime is wrong, each node is run alone in it.
-    A CELL is an id as shown by `onnx-ci list`, with or without the recipe file. Known and allowed failures are explained, too.
-    A FILE is judged as by `onnx-ci verify`. Recipes are searched for in PATHS, or in the project's recipe files. The exit code
-    is that of the cell.
+    fault and grows from there. In another runtime that is wrong, each node is run alone. A CELL is an id as shown by `onnx-ci
+    list`, with or without the recipe file. Known and allowed failures are explained, too. A FILE is judged as by `onnx-ci
+    verify`. Recipes are searched for in PATHS, or in the project's recipe files. The exit code is that of the cell.
 
     The page of a RULE explains it, with an example that breaks it, and says how to fix that. Without a target, all rules are
     listed by the phase that reports them. An error fails the cell, a warning marks it, and a note is only reported;
@@ -77,17 +76,16 @@ def why(target: str | None, name: str | None, paths: tuple[Path, ...], **flags: 
     settings = settings_from(flags | {"locate": "true"})
     subject = failing_cell_or_file(target, settings, paths)
     with scratch_folder() as folder:
-        kept = dataclasses.replace(settings, artifacts=folder, save_inputs=folder)
+        settings = dataclasses.replace(settings, save_inputs=folder)
         if isinstance(subject, NamedCell):
-            result = _judge(subject, None, kept)
-            artifact = None if result.artifact is None else Path(result.artifact)
+            file, result = None, _judge(subject, None, dataclasses.replace(settings, artifacts=folder))
         elif name is None:
             raise ConfigurationError(f"name the recipe that {target} is an export of: --recipe=NAME")
         else:
-            artifact = subject.absolute()  # a recipe may change directory
-            result = _judge(_cell_of_file(artifact, name, settings, paths), artifact, kept)
-        show_explained(result.cell.id if isinstance(subject, NamedCell) else target, result)
-        for line in tool("wrong-nodes")(result, artifact, folder, settings):
+            file = subject.absolute()  # a recipe may change directory
+            result = _judge(_cell_of_file(file, name, settings, paths), file, settings)
+        show_explained(result.cell.id if file is None else target, result)
+        for line in tool("wrong-nodes")(result, file or result.artifact, folder, settings):
             click.echo(one_line(line))
     sys.exit(exit_code([result]))
 

@@ -135,7 +135,7 @@ def _judge_numbers(judgement: Judgement, inference: _Inference, runtimes: Sequen
     plain = OnnxRuntime(optimize=False, tf32=model.recipe.tf32)
     is_faulty = any(each.faults for each in of_onnxruntime)
     numbers = attribute_faults(runs, [inference.run(plain, probes.all, device)] if is_faulty else [])
-    if any(each.rule == "runtime-disagreement" for each in numbers):
+    if _has_errors(numbers):
         numbers = tool("known-remedies")(numbers, inference.path)
     # Where ONNX Runtime replaces several nodes by one, it overlooks the exponent and takes every Pow for a square.
     if of_onnxruntime and inference.signature.has_other_powers and not _has_errors(numbers):

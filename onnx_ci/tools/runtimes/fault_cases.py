@@ -7,6 +7,7 @@ installed and ONNX's reference evaluator. A case in which they differ is left ou
 
 from __future__ import annotations
 
+import functools
 import itertools
 import warnings
 from collections.abc import Iterator, Mapping
@@ -108,6 +109,7 @@ def at_opsets(model: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
                 yield typed
 
 
+@functools.cache
 def versions_of(operator: str) -> list[tuple[int, int]]:
     """The first and the last opset of each version of an operator, up to what files of torch have."""
     newest = _IR_VERSIONS[-1][0]

@@ -19,9 +19,9 @@ import onnx.inliner
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 from packaging.version import Version
 
-from onnx_ci.environment.versions import version_of
+from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS, version_of
 from onnx_ci.plugins import base_name, version_in_name
-from onnx_ci.results.records import Finding
+from onnx_ci.results.records import Finding, Severity
 from onnx_ci.text import listed
 
 _OF_AXES = ("kernel_shape", "strides", "pads", "dilations", "output_padding")
@@ -118,14 +118,14 @@ def refusal(model: ModelProto, package: str, version: str) -> str:
 
 
 def with_remedies(findings: Iterable[Finding], path: Path) -> list[Finding]:
-    """The findings, of which those about a version of ONNX Runtime say what it is known to compute wrong in the file."""
+    """The findings, of which errors of values say what their ONNX Runtime is known to compute wrong in the file."""
     remedied = []
     for each in findings:
-        name = str(each.details.get("runtime", ""))
-        version = version_in_name(name) or version_of(base_name(name)) or "0"
-        has_runtime = each.rule == "runtime-disagreement" and base_name(name) == "onnxruntime"
-        known = matches(path, {"onnxruntime": version}) if has_runtime else []
-        remedied.append(replace(each, remedy=f"That is known: {known[0]}.") if known else each)
+        name = str(each.details.get("runtime", "onnxruntime"))  # that of the file is that of the installed one
+        is_of_values = each.severity is Severity.ERROR and each.output is not None and base_name(name) == "onnxruntime"
+        version = version_in_name(name) or next(filter(None, map(version_of, RUNTIME_DISTRIBUTIONS)), "0")
+        known = matches(path, {"onnxruntime": version}) if is_of_values else []
+        remedied.append(replace(each, remedy=f"This fault is known: {known[0]}. {each.remedy}") if known else each)
     return remedied
 
 

@@ -31,7 +31,7 @@ def first_errors(result: CellResult) -> Mapping[str, Finding]:
     return errors
 
 
-def explain(result: CellResult, file: Path | None, inputs: Path, settings: Settings) -> list[str]:
+def explain(result: CellResult, file: Path | str | None, inputs: Path, settings: Settings) -> list[str]:
     """Where the runtimes go wrong that compute something else than the model or refuse the file, in lines; maybe none.
 
     Args:
@@ -42,13 +42,13 @@ def explain(result: CellResult, file: Path | None, inputs: Path, settings: Setti
     """
     lines = []
     for runtime, error in first_errors(result).items():
-        if file is not None and file.is_file():
-            places = [*wrong_nodes(runtime, error, file, inputs, settings)]
+        if file is not None and (path := Path(file)).is_file():
+            places = [*wrong_nodes(runtime, error, path, inputs, settings)]
             if not places and error.rule == "load-error":
                 continue  # the message says why it refuses the whole file
             lines += ["", f"    in {runtime}, each node alone, with its right inputs:"]
             lines += [f"      {place}" for place in places or ["no node was found that goes wrong"]]
-            lines += [f"      known: {each}" for each in matches(file, {base_name(runtime): version_in_name(runtime) or "0"})]
+            lines += [f"      known: {each}" for each in matches(path, {base_name(runtime): version_in_name(runtime) or "0"})]
     return lines
 
 

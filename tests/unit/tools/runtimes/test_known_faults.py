@@ -120,10 +120,12 @@ def test_the_table_knows_that_average_pooling_was_wrong(tmp_path):
     onnx.save(pool(("n", 3, "h", "w")), tmp_path / "net.onnx")
     assert {match.fault.last for match in matches(tmp_path / "net.onnx", {"onnxruntime": "1.28.0"})} == {"1.28.0"}
     assert matches(tmp_path / "net.onnx", {"onnxruntime": "1.29.0"}) == []
-    error = finding("runtime-disagreement", "it is wrong", details={"runtime": "onnxruntime@1.28", "right": ["onnxruntime"]})
+    of_version = {"runtime": "onnxruntime@1.28", "right": ["onnxruntime"]}
+    error = finding("runtime-disagreement", "it is wrong", output="y", details=of_version)
     other = dataclasses.replace(error, details={"runtime": "openvino", "right": ["onnxruntime"]})
     (remedied, same) = with_remedies([error, other], tmp_path / "net.onnx")
-    assert remedied.remedy.startswith("That is known: onnxruntime 1.15.0 to 1.28.0 compute AveragePool 'pool' wrong")
+    assert remedied.remedy.startswith("This fault is known: onnxruntime 1.15.0 to 1.28.0 compute AveragePool 'pool' wrong")
+    assert remedied.remedy.endswith(f"1.29.0 is right. {error.remedy}")
     assert same == other
 
 
