@@ -130,8 +130,7 @@ class VerdictCache:
         if model and self._models.setdefault(recipe, model) != model:
             self._forget(recipe, f"{cell.source}::{cell.recipe}")
         if is_storable(evidence) and recipe not in self._not_kept:
-            values = {field.name: getattr(evidence, field.name) for field in dataclasses.fields(CellEvidence)}
-            data = CellEvidence(**{**values, "artifact": None, "cached": False}).as_json()
+            data = evidence.as_json()
             name = f"{_short(cell.id)}-{_short(recipe)}"
             self._keep(name, cell.source, cell.id, data, seen, settings=self._settings_for(cell), model=model)
 
@@ -298,7 +297,7 @@ def _evidence(entry: Entry, cell: Cell) -> CellEvidence | None:
             return None
     except DAMAGE:
         return None
-    return dataclasses.replace(evidence, artifact=None, cached=True)
+    return dataclasses.replace(evidence, cached=True)
 
 
 def _errors(evidence: CellEvidence) -> list[str]:

@@ -23,7 +23,7 @@ from onnx_ci.engine.shared import Shared
 from onnx_ci.engine.weights import OF_VALUES, disagreements, first_weights, recipes_to_export, wrong_numbers
 from onnx_ci.errors import EnvironmentLacksError, describe_exception, disk_error, first_line, open_files_error
 from onnx_ci.matrix.plan import CellTask
-from onnx_ci.onnx_model.files import files_in
+from onnx_ci.onnx_model.files import digests_of, files_in
 from onnx_ci.onnx_model.signature import PROBE_SUFFIX, mark_probe_weights
 from onnx_ci.onnx_model.weightless import skeleton
 from onnx_ci.onnx_model.weights import stored_weights
@@ -257,7 +257,7 @@ class _Cell:
                     seconds=seconds,
                     warned=warned,
                 )
-                if is_export and CLOCK.thread_time() < deadline:
+                if is_export and CLOCK.thread_time() + timings["export"] < deadline:
                     findings = self._repaired(findings, prepared, shipped)
             of_contract = len(judgement.contract)
             contract, numbers = tuple(findings[:of_contract]), tuple(explained(findings[of_contract:], trial.findings))
@@ -325,7 +325,8 @@ def _keep(path: Path, folder: Path, evidence: Evidence) -> None:
     *earlier, trial = evidence.trials
     if not trial.prepared.model.has_probe_weights:
         remove_kept(folder / f"{path.stem}{PROBE_SUFFIX}.onnx")  # an earlier run may have kept it
-        evidence.artifact = str(move(path, folder))
+        kept = move(path, folder)
+        evidence.artifact, evidence.digests = str(kept), digests_of(kept)
     elif not path.is_dir() and earlier and broken_rules(trial.findings) - broken_rules(evidence.findings + earlier[0].findings):
         trial.logs.append(f"the file with probe weights is kept as {move(mark_probe_weights(path), folder)}")
 

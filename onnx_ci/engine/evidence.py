@@ -53,6 +53,7 @@ class Evidence:
     skip_cause: SkipCause | None = None
     reason: str = ""
     artifact: str | None = None
+    digests: dict[str, str] = field(default_factory=dict)
 
     def begin(self, prepared: Prepared) -> None:
         """Note with what the cell begins."""
@@ -91,6 +92,7 @@ class Evidence:
             log="\n".join(filter(None, logs)),
             timings=self.timings,
             artifact=self.artifact,
+            digests=self.digests,
             observability=max(observed, default=None),
             cpu_vs_gpu=next(filter(None, (trial.cpu_vs_gpu for trial in self.trials)), ()),
             inputs=next(filter(None, (trial.inputs for trial in self.trials)), ()),

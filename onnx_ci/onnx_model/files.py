@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -44,6 +45,23 @@ def save(model: onnx.ModelProto, path: Path) -> None:
         onnx.save_model(model, path)
     except ValueError:
         onnx.save_model(model, path, save_as_external_data=True, location=f"{path.name}.data")
+
+
+def digests_of(path: Path) -> dict[str, str]:
+    """The SHA-256 of an ONNX file, or of each in a folder, and of its external data, by the path from the folder it is in.
+
+    External data that is absent or outside that folder is left out. Raises ``OSError`` if a file cannot be read.
+    """
+    digests = {}
+    for model in files_in(path):
+        signature = read_signature(model)
+        external = () if isinstance(signature, Finding) else signature.external_data
+        for name in dict.fromkeys((model.name, *(each.location for each in external))):
+            file = model.parent / name
+            if file.is_file() and file.resolve().is_relative_to(model.parent.resolve()):
+                with file.open("rb") as opened:
+                    digests[name] = hashlib.file_digest(opened, "sha256").hexdigest()
+    return digests
 
 
 def has_external_data(path: Path) -> bool:

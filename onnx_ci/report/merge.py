@@ -15,7 +15,7 @@ from onnx_ci.results.records import CellResult, Origin, Problem, SettingValue, S
 from onnx_ci.results.run_report import Part, RunReport
 from onnx_ci.text import listed
 
-_RUN_FIELDS = ("timings", "cached", "why_run", "log", "artifact", "facts")
+_RUN_FIELDS = ("timings", "cached", "why_run", "log", "artifact", "digests", "facts")
 """The fields of a result that may differ between runs of one cell. Facts are compared with baselines instead."""
 
 

@@ -54,6 +54,7 @@ _WRITTEN_BY_US = re.compile(
     rb'(?:\s*\{\s*"schema_version": \d+,\s*"revision": '  # a report or its journal
     rb'|\[\]\s*$|\[\s*\{\s*"check_name": "onnx-ci/'  # code quality
     rb'|<\?xml [^>]*>\s*<testsuites name="onnx-ci"'
+    rb'|\{\s*"_type": "https://in-toto.io/Statement/v1",[^\0]*"name": "onnx-ci"'
     rb"|## ONNX export: "
     rb'|\s*<!doctype html>[^\0]*<meta name="generator" content="onnx-ci">'
     rb"|(?:#[^\n]*\n)*schema = \d+\s+recipe = )"  # a baseline

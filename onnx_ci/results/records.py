@@ -519,6 +519,8 @@ class CellEvidence:
     """Seconds, by stage."""
     artifact: str | None = None
     """The path of the ONNX file, if it is kept."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """The SHA-256 of each kept file, the ONNX file and its external data, by its path from the folder of the artifact."""
     observability: float | None = None
     """The share of the model that affects the compared outputs; ``None`` if it was not measured."""
     cpu_vs_gpu: tuple[CpuVsGpu, ...] = ()

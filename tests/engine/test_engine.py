@@ -57,7 +57,7 @@ def test_a_right_cell_passes_and_tells_its_numbers():
     result = run_one(net)
     assert (result.status, result.findings) == (Status.PASSED, ())
     assert [output.probe for output in result.outputs] == [
-        "example", "fresh", "batch=4", "batch=7", "batch=1", "floats zero", "floats negated", "floats large",
+        "example", "random values", "batch=4", "batch=7", "batch=1", "floats zero", "floats negated", "floats large",
         "floats small", "floats mixed", "floats mixed 2", "floats mixed 3", "floats extreme",
     ]  # fmt: skip
     assert [output.reference for output in result.outputs] == ["float64"] * 2 + ["proportion"] * 11
@@ -710,7 +710,7 @@ def test_a_file_that_never_runs_is_told_once_and_not_as_one_that_knows_one_size_
     result = run_with(Runtime(Session()), tmp_path)
     assert rules(result) == ["run-error"]
     assert describe_finding(result.findings[0]).startswith(
-        "fake fails on 'example': the kernel gave up; also on 'fresh', 'batch="
+        "fake fails on 'example': the kernel gave up; also on 'random values', 'batch="
     )
 
 

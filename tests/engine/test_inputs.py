@@ -79,7 +79,7 @@ def test_a_recipes_files_are_probes_named_after_them(project, recipes):
     result = run(recipes('inputs="data/*.npz"')["rare"])
     assert result.status is Status.PASSED
     assert probes(result)[:3] == ["example", "data/a.npz", "data/b.npz"]
-    assert {"fresh", "n=4", "floats zero"} <= set(probes(result))
+    assert {"random values", "n=4", "floats zero"} <= set(probes(result))
 
 
 def test_a_fault_that_only_real_inputs_show_is_found_by_them(project, recipes):
@@ -187,7 +187,7 @@ def test_two_files_are_compared_on_given_inputs_and_others_like_them(tmp_path, m
     np.savez(tmp_path / "real.npz", x=np.ones((7, 8), np.float32))
     same = onnx_ci.compare(a, a, inputs="real.npz", isolation="none")
     assert same.status is Status.PASSED
-    assert {"real.npz", "fresh", "batch=8", "floats zero"} <= set(probes(same))
+    assert {"real.npz", "random values", "batch=8", "floats zero"} <= set(probes(same))
     different = onnx_ci.compare(a, b, inputs=tmp_path / "real.npz", isolation="none")
     assert different.findings[0].probe == "real.npz"
     onnx_ci.compare(a, b, save_inputs=tmp_path / "failing", sizes={"batch": 2}, isolation="none")

@@ -14,12 +14,12 @@ from onnx_ci.pipeline.model.tensors import is_finite
 def fresh_probes(prober: Prober, domains: InputDomains = UNKNOWN, *, quick: bool = False) -> list[Probe]:
     """Random values in all inputs at once, or in one input at a time if the model rejects that."""
     example = prober.example.inputs
-    if probe := first_accepted(prober, "fresh", _attempts(example, domains), quick=quick):
+    if probe := first_accepted(prober, "random values", _attempts(example, domains), quick=quick):
         return [probe]
     probes = []
     for index in range(len(example)):
         changed = ([*example[:index], each[index], *example[index + 1 :]] for each in _attempts(example, domains))
-        probes.append(first_accepted(prober, f"fresh input {index}", changed, quick=quick))
+        probes.append(first_accepted(prober, f"random values in input {index}", changed, quick=quick))
     return [*filter(None, probes)]
 
 

@@ -101,18 +101,23 @@ class SpecialRows:
         return self._row(variation.inputs, int(torch.stack(changed).any(0).nonzero()[0]))
 
     def _with_noise_of_rows(self, reference: Reference, placed: Sequence[Variation], size: int) -> Reference | None:
-        """The reference with noise for each row by itself, so that large values hide no others; ``None`` without rows."""
+        """The reference with noise for each special row by itself, and for the others together, so that large values hide none.
+
+        ``None`` without rows.
+        """
         example, outputs = self._example.reference, reference.own
         axes = _resized_axes(outputs, example.own, size)
         if axes is None or any(example.channels) or not all(map(is_all_finite, outputs)):
             return None
-        rows = zip(*(torch.split(output, 1, axis) for output, axis in zip(outputs, axes, strict=True)), strict=True)
+        others = size - len(placed)
+        parts = [1] * len(placed) + [others] * bool(others)
+        rows = zip(*(torch.split(output, parts, axis) for output, axis in zip(outputs, axes, strict=True)), strict=True)
         in_proportion = [proportional_reference(row, example) for row in rows]
         of_rows = [row for row in in_proportion if row is not None]
-        if len(of_rows) < size or not all(map(self._is_same_alone, placed, of_rows)):
+        if len(of_rows) < len(parts) or not all(map(self._is_same_alone, placed, of_rows)):
             return None
         noise = [self._noise_of_special_row(*pair) for pair in zip(placed, of_rows, strict=False)]
-        noise += [row.noise for row in of_rows[len(placed) :]]
+        noise += [of_rows[-1].noise] * others
         channels = (
             ChannelNoise(axis=axis, noise=torch.tensor(of_output, dtype=torch.float64)) if has_noise(output) else None
             for output, axis, of_output in zip(outputs, axes, zip(*noise, strict=True), strict=True)

@@ -28,13 +28,13 @@ pytestmark = pytest.mark.usefixtures("nothing_installed")
 
 
 def test_a_verdict_comes_back_as_it_was_and_marked_as_cached(tiny):
-    evidence = CellEvidence(cell=cell(), outputs=(drift(),), log="said", timings={"export": 0.5}, artifact="a.onnx")
+    evidence = CellEvidence(cell=cell(), outputs=(drift(),), log="said", timings={"export": 0.5})
     cache = tiny.open()
     assert cache.verdict(cell()) == NOT_RUN_BEFORE
     cache.keep(evidence, tiny.seen(), "m")
     cache.close()
     again = tiny.open()
-    assert again.verdict(cell()) == dataclasses.replace(evidence, artifact=None, cached=True)
+    assert again.verdict(cell()) == dataclasses.replace(evidence, cached=True)
     assert again.verdict(cell(14)) == again.verdict(cell(recipe="other")) == NOT_RUN_BEFORE
 
 

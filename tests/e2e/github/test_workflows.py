@@ -293,15 +293,41 @@ def test_every_input_of_the_reusable_workflow_is_used_and_described():
 
 def test_what_is_released_is_what_was_built_and_tested():
     jobs = WORKFLOWS["release"]["jobs"]
-    assert (jobs["test"]["needs"], jobs["publish"]["needs"]) == ("build", "test")
+    assert (jobs["test"]["needs"], jobs["publish"]["needs"]) == ("build", ["build", "test", "sbom"])
     assert [step.get("uses", "").partition("@")[0] for step in jobs["publish"]["steps"]] == [
         "actions/download-artifact",
+        "actions/download-artifact",
+        "",
+        "actions/attest",
         "actions/attest",
         "pypa/gh-action-pypi-publish",
     ]
     assert not re.search(
         r"secrets\.|password", (FOLDER / "release.yml").read_text(encoding="utf-8").replace("stored password", "")
     )
+
+
+def test_a_file_that_is_not_the_built_one_is_not_published(tmp_path):
+    jobs = WORKFLOWS["release"]["jobs"]
+    (note,) = [step for step in jobs["build"]["steps"] if step.get("id") == "note"]
+    (compare,) = [step for step in jobs["publish"]["steps"] if "run" in step]
+    assert compare["env"] == {"DIGESTS": "${{ needs.build.outputs.digests }}"}
+    output, wheel = tmp_path / "output", tmp_path / "dist" / "net.whl"
+    wheel.parent.mkdir()
+    wheel.write_bytes(b"built")
+
+    def run(step, **environment):
+        return subprocess.run(
+            [BASH, "-e", "-c", step["run"]], cwd=tmp_path, env={**os.environ, **environment}, capture_output=True, check=False
+        ).returncode
+
+    assert run(note, GITHUB_OUTPUT=str(output)) == 0
+    begin, *digests, end = output.read_text().splitlines()
+    assert (begin, end) == ("digests<<END", "END")
+    assert run(compare, DIGESTS="\n".join(digests)) == 0
+    wheel.write_bytes(b"swapped")
+    assert run(compare, DIGESTS="\n".join(digests)) == 1
+    assert run(compare, DIGESTS="") == 1
 
 
 def test_a_tag_that_is_not_the_version_is_not_released(tmp_path):
@@ -392,12 +418,19 @@ def test_a_matrix_takes_every_flag_of_a_run():
 
 
 def test_what_builds_a_release_has_its_version():
-    known = re.findall(r"^([\w-]+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert {"build", "setuptools", "tox"} <= {*known}
+    def pins(file):
+        return dict(re.findall(r"^([\w-]+)==(\S+)", file.read_text(encoding="utf-8"), flags=re.MULTILINE))
+
+    tested, folder = pins(ROOT / "constraints.txt"), ROOT / ".github" / "requirements"
+    hashed = {name: pin for file in folder.glob("*.txt") for name, pin in pins(file).items()}
+    assert {name: hashed[name] for name in ("build", "setuptools", "tox")}.items() <= tested.items()
+    assert {name: pin for name, pin in hashed.items() if tested.get(name, pin) != pin} == {}
     for workflow in WORKFLOWS:
         text = (FOLDER / f"{workflow}.yml").read_text(encoding="utf-8")
         for installed in re.findall(r"pip install ([^\n]*)", text):
-            assert installed.startswith(("-c constraints.txt ", "--requirement ")), (workflow, installed)
+            with_hashes = re.fullmatch(r"--require-hashes --requirement (\.github/requirements/\w+\.txt)", installed)
+            assert with_hashes or installed.startswith("--requirement "), (workflow, installed)
+            assert with_hashes is None or (ROOT / with_hashes[1]).is_file()
 
 
 def test_a_plan_that_fails_fails_the_last_job_too(tmp_path):

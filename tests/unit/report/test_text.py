@@ -431,7 +431,7 @@ def test_the_inputs_that_prove_nothing_are_told_with_the_reason_beside_those_tha
         drift(name="z", unproven="too noisy"),
         drift(probe="n=1", unproven="nothing finite"),
         drift(probe="floats large", unproven="too noisy"),
-        drift(probe="fresh"),
+        drift(probe="random values"),
     )
     assert describe_inputs_compared(dataclasses.replace(passed(), outputs=outputs)) == (
         "2 inputs; nothing is proved on 'n=1' (nothing finite) and 'floats large' (too noisy)"

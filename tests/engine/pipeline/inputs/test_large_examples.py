@@ -21,7 +21,7 @@ def probes_of(x, **declared):
 
 def test_of_the_special_values_those_are_left_out_that_others_have_too():
     probes = probes_of(X, **STATIC)
-    assert [probe.name for probe in probes.all] == ["example", "fresh", "floats mixed"]
+    assert [probe.name for probe in probes.all] == ["example", "random values", "floats mixed"]
     assert probes.left_out == LEFT_OUT
     small = probes_of(X[:, :1024], **STATIC)
     assert small.left_out == ()

@@ -400,7 +400,7 @@ def test_the_batch_comes_first_wherever_it_is():
 )
 def test_otherwise_each_axis_is_tried_beside_the_examples_batch(function):
     names = [probe.name for probe in images(function).probes.all]
-    assert {"fresh", "height=49", "height=1", "width=97", "width=1"} <= set(names)
+    assert {"random values", "height=49", "height=1", "width=97", "width=1"} <= set(names)
 
 
 def test_what_the_model_rejects_is_told_of_each_axis():
@@ -436,9 +436,9 @@ def test_random_values_at_the_examples_sizes_are_left_out_if_others_have_them():
         return [probe.name for probe in made.probes.all], [probe.name for probe in made.probes.one_kind_per_probe.all]
 
     few, separate = names(X)
-    assert ("fresh" in few, "fresh" in separate) == (False, True)
+    assert ("random values" in few, "random values" in separate) == (False, True)
     few, _ = names(X[:1])  # of one row, no larger batch has a row without special values
-    assert "fresh" in few
+    assert "random values" in few
 
 
 def judged(condition):

@@ -34,7 +34,7 @@ def test_special_values_are_rows_of_the_probes_of_other_batches():
     made = probes_of(row_wise)
     first, second = "floats zero, floats negated and floats large", "floats small, floats mixed and floats extreme"
     assert names(made) == ["example", f"batch=3 with {first}", f"batch=5 with {second}", "batch=1"]
-    assert names(made.one_kind_per_probe) == ["example", "fresh", "batch=3", "batch=5", "batch=1", *ALL]
+    assert names(made.one_kind_per_probe) == ["example", "random values", "batch=3", "batch=5", "batch=1", *ALL]
     assert made.one_kind_per_probe.one_kind_per_probe is made.one_kind_per_probe
     zero, negated, large = made.all[1].inputs[0]
     small, _, _, *ordinary = made.all[2].inputs[0]

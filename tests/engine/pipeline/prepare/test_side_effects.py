@@ -38,7 +38,7 @@ def test_an_activation_may_overwrite_the_input(activation, exporter):
     result = judged(lambda: activation(inplace=True), exporter)
     assert (rules(result), result.status) == ([], Status.PASSED)
     assert notes(result) == overwritten("input")
-    assert {"example", "fresh", "rows=6", "rows=1"} < {output.probe for output in result.outputs}
+    assert {"example", "random values", "rows=6", "rows=1"} < {output.probe for output in result.outputs}
 
 
 def shifted(x):
@@ -270,7 +270,7 @@ def test_the_reference_is_what_the_model_computes_when_nothing_watches_it(functi
     x = torch.randn(5, 8)
     prepared = prepare(task(recipe_of(function, x, **ROWS)))
     for probe in prepared.probes.all:
-        if probe.name in ("example", "rows=1", "fresh"):
+        if probe.name in ("example", "rows=1", "random values"):
             expected = probe.inputs[0].double().exp() * 3
             assert torch.allclose(probe.reference.exact[0].double(), expected, rtol=1e-6)
             assert probe.reference.noise[0] < 1e-5 * expected.max()
