@@ -70,10 +70,6 @@ LONGER = dataclasses.replace(FACTS.outputs[1], dims=("batch", "5"))
             changed(outputs=OTHER_OUTPUTS, values=(values("y"), values("logits", mean=0.1))),
             [("signature", "output 'z' renamed to 'logits'")],
         ),
-        (
-            changed(outputs=tuple(dataclasses.replace(each, name=f"cache.{each.name}") for each in FACTS.outputs), values=()),
-            [("signature", "output 'y' renamed to 'cache.y'"), ("signature", "output 'z' renamed to 'cache.z'")],
-        ),
         (changed(outputs=FACTS.outputs[::-1]), [("signature", "outputs reordered: y, z → z, y")]),
         (changed(outputs=FACTS.outputs[:1], values=FACTS.values[:1]), [("signature", "output 'z' was removed")]),
         (
