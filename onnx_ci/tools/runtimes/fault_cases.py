@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ def at_opsets(model: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
     """The file at the first and the last opset of each version of its first operator at which it is valid."""
     operator = model.graph.node[0].op_type
     for first, last in versions_of(operator):
-        for opset in dict.fromkeys((max(first, _LOWEST_OPSET), last)):
+        for opset in dict.fromkeys((first, last)):
             other = onnx.ModelProto()
             other.CopyFrom(model)
             del other.opset_import[:]
@@ -116,7 +116,11 @@ def versions_of(operator: str) -> list[tuple[int, int]]:
     schemas = onnx.defs.get_all_schemas_with_history()
     starts = sorted({each.since_version for each in schemas if each.name == operator and each.domain == ""})
     ends = [min(each, newest) for each in (*(start - 1 for start in starts[1:]), newest)]
-    return [(start, end) for start, end in zip(starts, ends, strict=True) if end >= _LOWEST_OPSET and start <= newest]
+    return [
+        (max(start, _LOWEST_OPSET), end)
+        for start, end in zip(starts, ends, strict=True)
+        if end >= _LOWEST_OPSET and start <= newest
+    ]
 
 
 def node_tests() -> Iterator[Case]:
@@ -166,25 +170,44 @@ def variations() -> Iterator[Case]:
         yield case([(f"Reduce{name}", ["x"], {"keepdims": keeps})], {"x": x})
         yield case([(f"Reduce{name}", ["x"], {"keepdims": keeps, "axes": [1]})], {"x": x})
         yield case([(f"Reduce{name}", ["x", "axes"], {"keepdims": keeps})], {"x": x, "axes": np.array([0, -1])})
-    for perm, place in itertools.product(((0, 1), (1, 0)), (0, 1)):
-        square = {"x": normal(4, 4), "w": normal(4, 4), "b": normal(4)}
+    for perm, place, bias, stored, is_fixed in itertools.product(
+        ((0, 1), (1, 0)), (0, 1), ((4,), (4, 4)), ((), ("w", "b")), (True, False)
+    ):
+        square = {"x": normal(4, 4), "w": normal(4, 4), "b": normal(*bias)}
         names = ["t", "w"] if place == 0 else ["w", "t"]
         transpose = ("Transpose", ["x"], {"perm": list(perm)})
-        yield case([transpose, ("MatMul", names, {}), ("Add", ["m", "b"], {})], square, ["t", "m", "y"], ["w", "b"])
-        yield case([transpose, ("MatMul", names, {})], square, ["t", "y"], ["w"])
-        yield case([transpose, ("Gemm", [*names, "b"], {})], square, ["t", "y"], ["w", "b"])
+        chains = [
+            [transpose, ("MatMul", names, {}), ("Add", ["m", "b"], {})],
+            [transpose, ("MatMul", names, {})],
+            [transpose, ("Gemm", [*names, "b"], {})],
+            [transpose, ("Gemm", ["w", "w", "t"], {})],
+        ]
+        for nodes in chains:
+            outputs = ["t", "m", "y"] if len(nodes) == 3 else ["t", "y"]
+            yield case(nodes, square, outputs, stored if "b" in nodes[-1][1] else stored[:1], is_fixed=is_fixed)
 
 
 def case(
-    nodes: list[tuple[str, list[str], dict[str, Any]]], feeds: Arrays, outputs: list[str] | None = None, constants: Any = ()
+    nodes: Sequence[tuple[str, list[str], dict[str, Any]]],
+    feeds: Arrays,
+    outputs: Sequence[str] = ("y",),
+    constants: Sequence[str] = (),
+    *,
+    is_fixed: bool = True,
 ) -> Case:
-    """A case of nodes, each with its operator, inputs and attributes, and the output of each; some inputs are constants."""
-    outputs = outputs or ["y"]
+    """A case of nodes, each with its operator, inputs and attributes, and the output of each.
+
+    Some inputs are constants. Unless it ``is_fixed``, the first axis of ``x`` is declared dynamic.
+    """
     used = {name for _, names, _ in nodes for name in names}
     protos = [helper.make_node(kind, names, [out], **own) for (kind, names, own), out in zip(nodes, outputs, strict=True)]
     inputs = {name: array for name, array in feeds.items() if name in used and name not in constants}
     declared = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        helper.make_tensor_value_info(
+            name,
+            helper.np_dtype_to_tensor_dtype(array.dtype),
+            array.shape if is_fixed or name != "x" else ["n", *array.shape[1:]],
+        )
         for name, array in inputs.items()
     ]
     stored = [numpy_helper.from_array(feeds[name], name) for name in constants]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -67,6 +68,8 @@ class _Kind:
     type: str
     rank: int
     inputs: int
+    links: tuple[int, ...]
+    others: tuple[tuple[int, ...], ...]
     remainder: int | None
 
 
@@ -74,15 +77,22 @@ def _kind_of(path: Path) -> _Kind:
     model = onnx.load(path)
     nodes, opset = model.graph.node, opset_of_model(model) or 0
     value = model.graph.input[0].type.tensor_type
+    ranks = {each.name: len(each.type.tensor_type.shape.dim) for each in model.graph.input}
+    ranks |= {each.name: len(each.dims) for each in model.graph.initializer}
+    linked = [before.output[0] for before in nodes[:-1]]
     attributes = [attributes_of(node, opset) for node in nodes]
     stride = attributes[0].get("strides", 0) if len(value.shape.dim) > 2 else 0
     return _Kind(
         operators=tuple(node.op_type for node in nodes),
         attributes=json.dumps(attributes, sort_keys=True),
-        opsets=next((first, last) for first, last in versions_of(nodes[0].op_type) if first <= opset <= last),
+        opsets=next(span for span in versions_of(nodes[0].op_type) if span[0] <= opset <= span[1]),
         type=type_name(value.elem_type),
         rank=len(value.shape.dim),
         inputs=inputs_of(nodes[0]),
+        links=tuple(list(node.input).index(name) for node, name in zip(nodes[1:], linked, strict=True)),
+        others=tuple(
+            tuple(ranks[each] for each in node.input if each != name) for node, name in zip(nodes[1:], linked, strict=True)
+        ),
         remainder=value.shape.dim[2].dim_value % stride if isinstance(stride, int) and stride > 1 else None,
     )
 
@@ -113,7 +123,7 @@ def rows(cases: Path, outcomes: Mapping[str, Mapping[int, float]]) -> Iterator[d
             off = max(max(offs[release]) for release in wrong)
             versions = {"first": wrong[0], "last": wrong[-1], "right": ran[ran.index(wrong[-1]) + 1]}
             faults.append(_row(kind, versions, off, cases=len(of_kind), releases=len(wrong)))
-    for merge in (_remainders, _lists("ranks"), _lists("types"), _opsets):
+    for merge in (_remainders, _links, _lists("ranks"), _lists("types"), _opsets):
         faults = merge(faults)
     yield from sorted(faults, key=lambda row: (row["operators"], row["opsets"], Version(row["last"]), str(row["attributes"])))
 
@@ -127,6 +137,8 @@ def _row(kind: _Kind, versions: Mapping[str, str], off: float, *, cases: int, re
         "types": [kind.type],
         "ranks": [kind.rank],
         "inputs": kind.inputs,
+        "links": [[each] for each in kind.links],
+        "others": [list(each) for each in kind.others],
         "remainders": [] if kind.remainder is None else [kind.remainder],
         **versions,
         "off": "another shape" if off == float("inf") else f"off by up to {off:.1g} of the largest value",
@@ -164,6 +176,19 @@ def _remainders(faults: _Rows) -> _Rows:
         return [[] if all_of_them == list(range(stride or 0)) else all_of_them]
 
     return _merged(faults, "remainders", join)
+
+
+def _links(faults: _Rows) -> _Rows:
+    """Rows with all the inputs at which nodes may get what those before them compute."""
+
+    def join(group: _Rows) -> list[list[list[int]]]:
+        together = [
+            sorted({each for link in links for each in link}) for links in zip(*(row["links"] for row in group), strict=True)
+        ]
+        is_every = math.prod(map(len, together)) == len(group)
+        return [together] if is_every else [row["links"] for row in group]
+
+    return _merged(faults, "links", join)
 
 
 def _opsets(faults: _Rows) -> _Rows:

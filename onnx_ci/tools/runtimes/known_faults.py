@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
+import itertools
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,6 +48,10 @@ class KnownFault:
     """Of the first input."""
     inputs: int
     """How many inputs the first node has."""
+    links: tuple[Sequence[int], ...]
+    """For each later node, at which inputs it may get what the node before it computes."""
+    others: tuple[Sequence[int], ...]
+    """For each later node, the ranks of its other inputs, none of which has an axis of size 1."""
     remainders: tuple[int, ...]
     """The remainders, when the size of an axis is divided by its stride, of sizes with which it is wrong; empty for all."""
     first: str
@@ -165,9 +170,10 @@ class _File:
     """What is known of the values of a graph."""
 
     def __init__(self, graph: GraphProto) -> None:
-        self._types: dict[str, TypeProto.Tensor] = {
-            each.name: each.type.tensor_type for each in (*graph.input, *graph.value_info, *graph.output)
-        }
+        values = (*graph.input, *graph.value_info, *graph.output)
+        self._types: dict[str, TypeProto.Tensor] = {each.name: each.type.tensor_type for each in values}
+        for each in graph.initializer:
+            self._types[each.name] = onnx.helper.make_tensor_type_proto(each.data_type, each.dims).tensor_type
         self._outputs = {each.name for each in graph.output}
         self._users: dict[str, list[NodeProto]] = {}
         for node in graph.node:
@@ -193,7 +199,17 @@ class _File:
             (kind, rank, row.inputs) for kind in row.types for rank in row.ranks
         }
         own = [attributes_of(node, opset) for node in nodes]
-        return is_like and own == [dict(each) for each in row.attributes] and self._has_size(value, own[0], row.remainders)
+        is_same = is_like and own == [dict(each) for each in row.attributes] and self._has_size(value, own[0], row.remainders)
+        return is_same and all(itertools.starmap(self._is_linked, zip(nodes, nodes[1:], row.links, row.others, strict=False)))
+
+    def _is_linked(self, before: NodeProto, node: NodeProto, links: Sequence[int], others: Sequence[int]) -> bool:
+        """Whether a node gets what the one before it computes at one of these inputs, and otherwise what has these ranks."""
+        place = list(node.input).index(before.output[0])
+        shapes = [
+            self._types[name].shape.dim if name in self._types else None for name in node.input if name != before.output[0]
+        ]
+        ranks = [None if dims is None or any(dim.dim_value == 1 for dim in dims) else len(dims) for dims in shapes]
+        return place in links and ranks == list(others)
 
     def _has_size(self, value: TypeProto.Tensor, attributes: Mapping[str, Any], remainders: Sequence[int]) -> bool:
         """Whether the value may have a size with which the fault shows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import onnx
 import pytest
@@ -23,6 +24,8 @@ POOL = KnownFault(
     types=("float32",),
     ranks=(4,),
     inputs=1,
+    links=(),
+    others=(),
     remainders=(0,),
     first="1.15.0",
     last="1.28.0",
@@ -36,15 +39,20 @@ CHAIN = dataclasses.replace(
     attributes=({"perm": [0, 1]}, {}, {}),
     opsets=(13, 20),
     ranks=(2,),
+    links=([0, 1], [0]),
+    others=([2], [1]),
     remainders=(),
     last="1.29.0",
 )
 
 
+WEIGHTS = {"w": [4, 4], "b": [4], "one": [1]}
+
+
 def model(nodes, shape, opset=17, kind=TensorProto.FLOAT, outputs=("y",)):
     value = helper.make_tensor_value_info("x", kind, shape)
     ends = [helper.make_tensor_value_info(name, kind, None) for name in outputs]
-    weights = [helper.make_tensor("w", TensorProto.FLOAT, [4, 4], [0.0] * 16)]
+    weights = [helper.make_tensor(name, TensorProto.FLOAT, sizes, [0.0] * math.prod(sizes)) for name, sizes in WEIGHTS.items()]
     graph = helper.make_graph(nodes, "net", [value], ends, weights)
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     return onnx.shape_inference.infer_shapes(made)
@@ -86,11 +94,11 @@ def test_anything_else_does_not_match(other):
     assert matches_in(other, [POOL]) == []
 
 
-def chain(*more, perm=(0, 1), outputs=("y",)):
+def chain(*more, perm=(0, 1), outputs=("y",), product=("t", "w"), bias="b"):
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=perm),
-        helper.make_node("MatMul", ["t", "w"], ["m"]),
-        helper.make_node("Add", ["m", "w"], ["y"]),
+        helper.make_node("MatMul", product, ["m"]),
+        helper.make_node("Add", ["m", bias], ["y"]),
         *more,
     ]
     return model(nodes, (4, 4), outputs=outputs)
@@ -99,6 +107,10 @@ def chain(*more, perm=(0, 1), outputs=("y",)):
 def test_nodes_that_follow_each_other_match_together():
     (match,) = matches_in(chain(), [CHAIN])
     assert match.nodes == ("Transpose 't'", "MatMul 'm'", "Add 'y'")
+    assert len(matches_in(chain(product=("w", "t")), [CHAIN])) == 1
+    assert matches_in(chain(bias="w"), [CHAIN]) == []  # is no bias
+    assert matches_in(chain(bias="one"), [CHAIN]) == []  # ONNX Runtime makes no Gemm of it
+    assert matches_in(chain(), [dataclasses.replace(CHAIN, links=([1], [0]))]) == []
     assert matches_in(chain(perm=(1, 0)), [CHAIN]) == []
     assert matches_in(chain(helper.make_node("Relu", ["t"], ["z"]), outputs=("y", "z")), [CHAIN]) == []  # t is used twice
     assert matches_in(chain(outputs=("y", "m")), [CHAIN]) == []
