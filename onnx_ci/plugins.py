@@ -179,7 +179,6 @@ COMMANDS = PluginKind(
         "verify": "onnx_ci.cli.verify:verify",
         "baseline": "onnx_ci.cli.baseline:baseline",
         "report": "onnx_ci.cli.report:show_report",
-        "matrix": "onnx_ci.cli.matrix:print_matrix",
         "config": "onnx_ci.cli.config:config",
     },
 )

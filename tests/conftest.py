@@ -82,9 +82,10 @@ def no_folder_stays_on_the_path() -> Iterator[None]:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     """An empty scratch project, which is the current directory. Its modules are forgotten: others have the same names."""
     monkeypatch.chdir(tmp_path)
+    before = {*sys.modules}
     yield Project(tmp_path)
-    for name, module in list(sys.modules.items()):
-        spec = getattr(module, "__spec__", None)
+    for name in sys.modules.keys() - before:
+        spec = getattr(sys.modules[name], "__spec__", None)
         places = (getattr(spec, "origin", None), *(getattr(spec, "submodule_search_locations", None) or ()))
         if any(place and Path(place).is_relative_to(tmp_path) for place in places):
             del sys.modules[name]

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from onnx_ci.engine.events import Emit, SearchEnded, SearchStarted, to_nobody
 from onnx_ci.engine.evidence import Evidence, Trial
+from onnx_ci.engine.part_at_fault import with_part_at_fault
 from onnx_ci.engine.pass_at_fault import with_chain, with_pass_at_fault
 from onnx_ci.engine.shared import Shared
 from onnx_ci.engine.weights import OF_VALUES, disagreements, first_weights, recipes_to_export, wrong_numbers
@@ -34,7 +35,6 @@ from onnx_ci.pipeline.export.exporter import Artifact, export, file_name, move, 
 from onnx_ci.pipeline.export.exporter_warnings import explained
 from onnx_ci.pipeline.judge import JudgedFile, Judgement, judge
 from onnx_ci.pipeline.locate.locate import located
-from onnx_ci.pipeline.locate.parts import located_by_parts
 from onnx_ci.pipeline.model import devices
 from onnx_ci.pipeline.model.call import PrepareError, SkippedByRecipeError
 from onnx_ci.pipeline.model.places import is_in_project
@@ -186,12 +186,10 @@ class _Cell:
             file = self._export_and_judge(scratch / file_name(self.task.cell), trial)
             # Where no node shows where a fault begins, or no file could be made, parts of the model are exported alone.
             if not self.task.passes and self._is_to_be_located(trial.findings):
-                log = ""
                 with self._searching(self.evidence.complete(), trial):
                     deadline = CLOCK.thread_time() + self._seconds_to_locate()
-                    model, probes = trial.prepared.model, trial.prepared.probes
-                    trial.findings, log = located_by_parts(trial.findings, model, probes, self.task.cell, deadline)
-                trial.logs.append(log)
+                    runtimes = self.context.runtimes_of(self.task)
+                    trial.findings = with_part_at_fault(trial.findings, self.task, trial.prepared, runtimes, deadline)
             if file is not None and self.context.artifacts is not None:
                 _keep(file.path, self.context.artifacts / self.task.cell.recipe, self.evidence)
 

@@ -161,6 +161,7 @@ def test_a_keyword_that_names_no_files_is_refused():
             onnx_ci.recipe(inputs=wrong)(lambda: None)
 
 
+@pytest.mark.slow  # three runs; the rows of tests/e2e/cache have files that are read
 def test_a_verdict_is_kept_only_as_long_as_the_files_stay_the_same(project, recipes):
     def is_cached():
         project.command("onnx_ci", "run", "nets", "--select=rare*", "--opsets=13", "--cache=v", "--report=r.json")

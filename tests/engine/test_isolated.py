@@ -201,7 +201,7 @@ def test_an_error_in_the_search_for_a_line_does_not_cost_the_verdict(run, monkey
         raise ZeroDivisionError("in the search")
 
     monkeypatch.setattr(cell, "located", fail)
-    monkeypatch.setattr(cell, "located_by_parts", fail)
+    monkeypatch.setattr(cell, "with_part_at_fault", fail)
     [result] = run([wrong], opsets="12", isolation="none").cells
     assert result.status is onnx_ci.Status.FAILED
     assert {each.rule for each in result.findings} & {"baked-value", "baked-shape"}

@@ -761,7 +761,7 @@ def turned(model):
     return model
 
 
-@pytest.mark.parametrize("name", ["float16", "int8-dynamic"])
+@pytest.mark.parametrize("name", ["float16", pytest.param("int8-dynamic", marks=pytest.mark.slow)])
 def test_the_unit_of_a_pass_has_nothing_of_what_watching_changes(name):
     def broken(**keywords):
         padded = torch.arange(6) >= torch.tensor([[6], [4], [3]])

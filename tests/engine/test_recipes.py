@@ -218,6 +218,7 @@ def test_if_no_process_can_be_started_each_file_has_that_problem(project, monkey
         assert all("No space left on device" in problem.message for problem in recipes.problems)
 
 
+@pytest.mark.slow
 @linux
 def test_files_are_imported_with_the_options_of_the_python_that_decides(project):
     project.recipes("assert False, 'with assertions'", RIGHT)

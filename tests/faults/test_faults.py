@@ -22,7 +22,7 @@ WITHOUT_LINE = {
     # The model has a symbolic function of its own, or lets an operator through as it is: torch's functions alone are right.
     *("symbol_too_new", "symbol_of_ours", "fall_through"),
     # The line is sought in a run that is watched, and that run computes what the file has.
-    *("exported_mode", "exported_operators"),
+    *("exported_mode", "exported_operators", "watched_casts"),
 }
 """Faults in files whose line is not named; of all others, it is."""
 

@@ -41,8 +41,13 @@ _IMPORTED = (
     "torch.onnx._internal.exporter._torchlib.ops",
     "torch.onnx._internal.torchscript_exporter.utils",
     *(f"torch.onnx._internal.torchscript_exporter.symbolic_opset{opset}" for opset in range(7, 24)),
+    *(f"onnx_ci.cli.{command}" for command in ("main", "run", "list", "why", "verify", "baseline", "report", "config")),
+    "onnx_ci.engine.worker",
+    "onnx_ci.engine.one_process",
+    "onnx_ci.engine.recipe_process",
+    "onnx_ci.pipeline.export.custom",
 )
-"""Libraries only: of onnx-ci itself every process imports its own."""
+"""What most processes import. Nothing of onnx-ci looks at the process when it is imported."""
 
 
 def _serve(path: str, program: str) -> None:
@@ -148,6 +153,9 @@ def _run(words: Sequence[str], *, is_safe_path: bool) -> None:
     if not is_safe_path:
         sys.path.insert(0, str(Path.cwd()) if kind == "-m" else "" if kind == "-c" else str(Path(words[0]).resolve().parent))
     if kind == "-m":
+        if words[1] == "pytest":  # which rewrites its plugins, and warns of one that it finds imported
+            for name in [name for name in sys.modules if name.partition(".")[0] == "onnx_ci"]:
+                del sys.modules[name]
         sys.argv = list(words[1:])
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     elif kind == "-c":

@@ -9,7 +9,8 @@ A fault is located by values, not by names, so nothing is needed from the export
 node is blamed for an error that it inherits. :mod:`.culprits` finds the nodes where the two part, and :mod:`.repairs` tells
 which of several is at fault. :mod:`.frozen_lines` says what the exporter took from the example, and :mod:`.export_questions`
 whether the model itself behaves differently in an export. Where the file is right, :mod:`.locate` names the pass of ONNX
-Runtime that is wrong. Where no node shows the fault, :mod:`.parts` names the functions of torch that fail by themselves.
+Runtime that is wrong. Where no node shows the fault, :mod:`~onnx_ci.engine.part_at_fault` names the calls of torch that fail by
+themselves.
 
 Only unexpected errors are located, and only on the CPU.
 """

@@ -33,10 +33,6 @@ from onnx_ci.opsets import OF_TORCH
 from onnx_ci.pipeline.model.call import PrepareError
 from onnx_ci.pipeline.model.tensors import as_array
 from onnx_ci.pipeline.prepare.prepare import prepare
-from onnx_ci.pipeline.reduce.program import Data, Program
-from onnx_ci.pipeline.reduce.script import ExportCall
-from onnx_ci.pipeline.reduce.search import called_programs, failing_part, parts_anywhere
-from onnx_ci.pipeline.reduce.trial import FAILURES, EagerRun, Failure, Outcome, attempt, fails_like, run_eagerly
 from onnx_ci.pipeline.run.onnx_reference import ReferenceRuntime
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.pipeline.run.runtime import Runtime
@@ -47,7 +43,11 @@ from onnx_ci.processes.supervisor import LAST, Death, Send
 from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import Finding, Severity, SourceLine
 from onnx_ci.tools.bundle.issue import Report, Tracker, issue_text, main_expression, script, script_of_file, title
+from onnx_ci.tools.bundle.program import Data, Program
+from onnx_ci.tools.bundle.script import ExportCall
+from onnx_ci.tools.bundle.search import called_programs, failing_part, parts_anywhere
 from onnx_ci.tools.bundle.smaller import smallest
+from onnx_ci.tools.bundle.trial import FAILURES, EagerRun, Failure, Outcome, attempt, fails_like, run_eagerly
 
 SCRIPT, FILE, DATA, VERSIONS, ISSUE = "reproduce.py", "model.onnx", "test_data_set_0", "versions.json", "issue.md"
 

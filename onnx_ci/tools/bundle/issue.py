@@ -6,9 +6,9 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from onnx_ci.pipeline.reduce.program import Program
-from onnx_ci.pipeline.reduce.script import ExportCall, body, export_arguments, setup
-from onnx_ci.pipeline.reduce.trial import Failure, Outcome
+from onnx_ci.tools.bundle.program import Program
+from onnx_ci.tools.bundle.script import ExportCall, body, export_arguments, setup
+from onnx_ci.tools.bundle.trial import Failure, Outcome
 
 _MOST_SHOWN = 4
 """How many lines of Python a title has room for."""

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from onnx_ci.pipeline.reduce.program import FunctionCall, Operand, Program
-from onnx_ci.pipeline.reduce.search import shrunk, with_fewer_calls
 from onnx_ci.pipeline.trace.trace import mapped
+from onnx_ci.tools.bundle.program import FunctionCall, Operand, Program
+from onnx_ci.tools.bundle.search import shrunk, with_fewer_calls
 
 
 def smallest(program: Program, fails: Callable[[Program], bool], deadline: float) -> Program:

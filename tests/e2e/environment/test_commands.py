@@ -77,7 +77,7 @@ def test_a_command_that_cannot_be_used_is_told_and_the_others_are_listed(onnx_ci
     assert onnx_ci("config", **packages).returncode == PASSED
 
 
-@pytest.mark.parametrize("name", ["matrix", "history"], ids=["of the gate", "of the tools"])
+@pytest.mark.parametrize("name", ["list", "history"], ids=["of the gate", "of the tools"])
 def test_a_name_of_ours_stays_ours(onnx_ci, name):
     taken = {name: "acme:sign"}
     said = f"acme-onnx 1.0 adds the command {name!r}, but that name is onnx-ci's own; update the package or uninstall it"

@@ -82,6 +82,7 @@ def test_a_pattern_that_matches_nothing_is_an_error_where_the_whole_project_is_c
     assert run("--ignore=export_more.py").returncode == 0
 
 
+@pytest.mark.slow
 def test_what_failed_last_is_checked_for_globs_that_name_nothing_too(project):
     project.recipes(RIGHT, name="with/onnx_recipes.py")
     project.recipes(FROZEN, name="other/onnx_recipes.py")

@@ -14,10 +14,10 @@ from toolbox.records import report_with
 from onnx_ci import ConfigurationError
 from onnx_ci.config.values import parse_shard
 from onnx_ci.matrix import shards
-from onnx_ci.matrix.github_matrix import jobs_by_opset, jobs_by_shard
 from onnx_ci.matrix.shards import Durations, read_durations
 from onnx_ci.results.records import Cell, CellResult, Status
 from onnx_ci.results.run_report import RunReport
+from onnx_ci.tools.matrix.jobs import jobs_by_opset, jobs_by_shard
 
 
 def cells_of(*groups, device="cpu"):

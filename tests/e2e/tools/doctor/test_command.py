@@ -66,6 +66,7 @@ def test_what_stops_the_run_is_exit_4_with_the_remedy_and_torch_describes_the_re
     assert "error settings: [tool.onnx-ci] has no setting 'opset'" in done.stdout
 
 
+@pytest.mark.slow
 def test_what_the_dynamo_exporter_lacks_is_named_by_doctor_and_by_the_cell(project, doctor):
     """An onnx-ir that is older than onnxscript requires has no member INT2, which says nothing to a user."""
     project.write(

@@ -125,6 +125,7 @@ def test_a_change_of_what_the_model_computes_is_no_remedy(project, cli):
     assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "no file is written: no change of code passes")
 
 
+@pytest.mark.slow
 def test_what_the_unchanged_model_computes_is_not_computed_by_changed_code(project, cli):
     """Of a file that is wrong, some references are computed only then. At 15 columns, the condition is false."""
     project.recipes("""
@@ -209,6 +210,7 @@ def test_code_that_a_change_leaves_unused_is_removed(project, cli):
     assert "rows = []" not in recipes.read_text()
 
 
+@pytest.mark.slow
 def test_an_exporter_that_freezes_a_branch_is_no_remedy(project, cli):
     """dynamo refuses the branch, and no input that is tried shows that TorchScript freezes it."""
     project.recipes("""

@@ -485,6 +485,7 @@ def with_a_fault(model, factor):
     return model
 
 
+@pytest.mark.slow
 def test_modules_may_be_nested_as_deeply_as_python_allows(deep_calls):
     model = nn.Linear(4, 3)
     for _ in range(400):

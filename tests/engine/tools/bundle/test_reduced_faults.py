@@ -11,11 +11,11 @@ from toolbox.cells import recipe_of, run_one, task
 
 from onnx_ci.errors import ConfigurationError
 from onnx_ci.pipeline.prepare.prepare import prepare
-from onnx_ci.pipeline.reduce.record import record
-from onnx_ci.pipeline.reduce.script import ExportCall
-from onnx_ci.pipeline.reduce.trial import attempt, run_eagerly
 from onnx_ci.tools.bundle.bundle import NoBundleError, Reduced, reduced, write_bundle
 from onnx_ci.tools.bundle.issue import script
+from onnx_ci.tools.bundle.record import record
+from onnx_ci.tools.bundle.script import ExportCall
+from onnx_ci.tools.bundle.trial import attempt, run_eagerly
 
 OF_THE_MODEL = {
     # A symbolic of the model's own, or an exporter that was told to let everything pass.

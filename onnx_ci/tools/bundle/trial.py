@@ -18,12 +18,12 @@ import torch
 from onnx_ci.pipeline.export.exporter_errors import describe_error
 from onnx_ci.pipeline.model.running import flatten_outputs
 from onnx_ci.pipeline.model.tensors import Outputs, differences, has_noise, has_same_values, largest_value
-from onnx_ci.pipeline.reduce.program import Program
-from onnx_ci.pipeline.reduce.script import ExportCall, export_arguments, setup
 from onnx_ci.pipeline.reference.perturbation import OtherTies
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.processes.capture import captured
 from onnx_ci.results.records import Finding
+from onnx_ci.tools.bundle.program import Program
+from onnx_ci.tools.bundle.script import ExportCall, export_arguments, setup
 
 _LIMIT = 16.0
 """How many times the program's own rounding a difference may be."""

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from onnx_ci.pipeline.reduce.program import Name
-from onnx_ci.pipeline.reduce.record import Numbers, numbers_of, program_of
 from onnx_ci.pipeline.trace.trace import FunctionCall, Ref, Role, Trace, Value
+from onnx_ci.tools.bundle.program import Name
+from onnx_ci.tools.bundle.record import Numbers, numbers_of, program_of
 
 X, WEIGHT, Y, Z = map(Ref, range(4))
 VALUES = [

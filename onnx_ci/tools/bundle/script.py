@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from onnx_ci.pipeline.reduce.program import Data, FunctionCall, Name, Operand, Program, Size, names_in
+from onnx_ci.tools.bundle.program import Data, FunctionCall, Name, Operand, Program, Size, names_in
 
 _INFIX = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "truediv": "/", "floordiv": "//", "mod": "%", "matmul": "@", "pow": "**",

@@ -11,11 +11,11 @@ import torch
 from onnx_ci.pipeline.inputs.probes import Probes
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.tensors import same_shapes
-from onnx_ci.pipeline.reduce.program import FunctionCall, Name, Operand, Program
-from onnx_ci.pipeline.reduce.record import record, record_dynamic
 from onnx_ci.pipeline.trace.trace import mapped
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import Finding
+from onnx_ci.tools.bundle.program import FunctionCall, Name, Operand, Program
+from onnx_ci.tools.bundle.record import record, record_dynamic
 
 _X, _Y = (
     Operand(

@@ -13,13 +13,13 @@ from onnx_ci.cache.verdicts import VerdictCache
 from onnx_ci.cli.common import find_recipes, options_of, settings_from, show_problems, with_exit_code, with_no_cache
 from onnx_ci.environment.versions import versions
 from onnx_ci.errors import ConfigurationError
-from onnx_ci.matrix.github_matrix import as_github, as_text, jobs_by_opset, jobs_by_shard
 from onnx_ci.matrix.scope import choose_cells
 from onnx_ci.matrix.shards import Durations, read_durations
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.results.files import write_json
 from onnx_ci.results.run_report import RunReport
 from onnx_ci.results.verdict import exit_code_of_plan
+from onnx_ci.tools.matrix.jobs import as_github, as_text, jobs_by_opset, jobs_by_shard
 
 
 def _takes_flags_of_run(command: Callable[..., object]) -> Callable[..., object]:

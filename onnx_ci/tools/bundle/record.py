@@ -16,10 +16,10 @@ from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.model.call import with_inputs
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.running import force_eager, in_small_operators, run_tree
-from onnx_ci.pipeline.reduce.program import FunctionCall, Name, Operand, Program, Size
 from onnx_ci.pipeline.trace.recorder import Recorder
 from onnx_ci.pipeline.trace.trace import FunctionCall as RecordedCall
 from onnx_ci.pipeline.trace.trace import Ref, Role, Trace, Value, is_random, mapped
+from onnx_ci.tools.bundle.program import FunctionCall, Name, Operand, Program, Size
 
 
 def record(model: RecipeModel, probe: Probe) -> Program:
