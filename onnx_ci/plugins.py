@@ -186,7 +186,7 @@ COMMANDS = PluginKind(
 
 TOOLS: Mapping[str, str] = {
     "wrong-nodes": "onnx_ci.tools.runtimes.located:explain",
-    "known-faults": "onnx_ci.tools.runtimes.known_faults:matches",
+    "known-faults": "onnx_ci.tools.runtimes.known_faults:notes",
     "known-remedies": "onnx_ci.tools.runtimes.known_faults:with_remedies",
 }
 """Functions of tools that say more about a failure, in the form of entry points. A run without one imports none of them."""

@@ -207,10 +207,7 @@ def _check(path: Path, load: bool, announce: Callable[[str], None]) -> FileResul
         *onnx_file.check_paths(signature, Severity.ERROR),
         *onnx_file.check_weights(signature),
         *onnx_file.check(path, signature),
-    ]
-    findings += [
-        finding("runtime-disagreement", str(each), severity=Severity.NOTE, remedy=f"Deploy {each.fault.right} or later.")
-        for each in tool("known-faults")(path)
+        *tool("known-faults")(path),
     ]
     if not load or any(each.rule == "external-data" for each in findings):
         return FileResult(findings=tuple(findings), about=about)

@@ -124,8 +124,8 @@ def show_explained(target: str, result: CellResult) -> None:
         steps_by_probe = {finding.probe: finding.steps for finding in reversed(findings) if finding.steps}  # the first counts
         for probe, steps in steps_by_probe.items():
             lines += ["", f"    on {probe!r}, node by node:", *step_lines(steps)]
-        is_searched = cause.finding.severity is Severity.ERROR and not is_of_other_runtime(cause.finding)
-        if is_searched and cause.finding.probe is not None and not cause.finding.culprits:
+        error = cause.finding
+        if error.severity is Severity.ERROR and error.probe is not None and not (error.culprits or is_of_other_runtime(error)):
             lines.append("    where the wrong values come from was not found")
     for line in lines:
         click.echo(one_line(line))

@@ -41,19 +41,15 @@ def describe_version_changes(before: Mapping[str, str], now: Mapping[str, str]) 
 
 
 def describe_untested(environment: Mapping[str, str]) -> str:
-    """``newer than what onnx-ci 0.1.0 is tested with: torch 2.14.0 (tested: 2.13.0)``; empty if nothing is.
-
-    Merged runs have several versions in one text, of which the newest counts.
-    """
+    """``newer than what onnx-ci 0.1.0 is tested with: torch 2.14.0 (tested: 2.13.0)``; empty if nothing is."""
 
     def release(version: str) -> tuple[int, ...]:
         return tuple(map(int, re.findall(r"\d+", version)))
 
     newer = []
-    for name, tested in TESTED.items():
+    for name, tested in TESTED.items():  # of merged runs, which have several versions in one text, the newest counts
         present = max(re.findall(r"\d+(?:\.\d+)+", environment.get(name, "")), key=release, default="0")
-        if release(present) > release(tested):
-            newer.append(f"{name} {present} (tested: {tested})")
+        newer += [f"{name} {present} (tested: {tested})"] if release(present) > release(tested) else []
     return f"newer than what onnx-ci {__version__} is tested with: {', '.join(newer)}" if newer else ""
 
 

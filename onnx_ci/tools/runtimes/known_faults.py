@@ -23,6 +23,7 @@ from packaging.version import Version
 from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS, version_of
 from onnx_ci.plugins import base_name, version_in_name
 from onnx_ci.results.records import Finding, Severity
+from onnx_ci.results.rules import finding
 from onnx_ci.text import listed
 
 _OF_AXES = ("kernel_shape", "strides", "pads", "dilations", "output_padding")
@@ -120,6 +121,14 @@ def refusal(model: ModelProto, package: str, version: str) -> str:
     if limit is not None and opset is not None and opset > limit["opset"]:
         return f"opset {opset}, and it loads at most {limit['opset']}"
     return ""
+
+
+def notes(path: Path) -> list[Finding]:
+    """A note for each node of a file, or for several together, that some releases are known to compute wrong."""
+    return [
+        finding("runtime-disagreement", str(each), severity=Severity.NOTE, remedy=f"Deploy {each.fault.right} or later.")
+        for each in matches(path)
+    ]
 
 
 def with_remedies(findings: Iterable[Finding], path: Path) -> list[Finding]:
