@@ -15,7 +15,7 @@ from onnx_ci.cli.common import GroupedCommand, with_exit_code
 from onnx_ci.environment.versions import version_of
 from onnx_ci.errors import ConfigurationError, ExitCode, existing_file
 from onnx_ci.results.files import write_text
-from onnx_ci.text import count, listed, one_line
+from onnx_ci.text import count, one_line
 from onnx_ci.tools.versions import pip
 
 
@@ -82,7 +82,7 @@ def _renew(path: Path, since: Version) -> None:
         faults = [*rows(cases, outcomes)]
     reference = f"onnxruntime {installed} and the reference evaluator of onnx {version_of('onnx')} both"
     write_text([as_toml(faults, limits, sorted(outcomes, key=Version), reference)], path)
-    click.echo(f"{path}: {count(len(faults), 'fault')} of {listed({row['package'] for row in faults})}")
+    click.echo(f"{path}: {count(len(faults), 'fault')}")
 
 
 def _releases(versions: Iterable[Version], since: Version, before: Version) -> list[str]:
