@@ -20,8 +20,8 @@ from onnx_ci.text import listed
 
 NAME = r"[A-Za-z][A-Za-z0-9_-]*"
 """A regular expression for names. They occur in the ids of cells and in the names of files."""
-OF_VERSION = r"@\d+(\.\d+)*"
-"""What follows a name that stands for another version than the installed one."""
+VARIANT = r"(@\d+(\.\d+)*|:[A-Za-z]\w*)"
+"""What follows the name of a runtime that stands for another version than the installed one, or for one of its providers."""
 RESERVED = frozenset({"cpu", "cuda", "export"})
 """Words that mean something else where names are used."""
 _PAGE = "docs/plugins.md shows a complete one"
@@ -29,13 +29,19 @@ _REMEDY = "update the package or uninstall it"
 
 
 def base_name(name: str) -> str:
-    """``onnxruntime`` for ``onnxruntime@1.18``."""
-    return name.partition("@")[0]
+    """``onnxruntime`` for ``onnxruntime@1.18`` and ``onnxruntime:openvino``."""
+    return name.removesuffix(variant_in_name(name))
+
+
+def variant_in_name(name: str) -> str:
+    """``@1.18`` for ``onnxruntime@1.18``, and ``:openvino`` for ``onnxruntime:openvino``; empty for a name alone."""
+    match = re.fullmatch(NAME + VARIANT, name)
+    return match[1] if match else ""
 
 
 def version_in_name(name: str) -> str:
     """``1.18`` for ``onnxruntime@1.18``; empty for a name that stands for what is installed."""
-    return name.partition("@")[2] if re.fullmatch(NAME + OF_VERSION, name) else ""
+    return variant_in_name(name).partition("@")[2]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,15 +57,15 @@ class PluginKind(Collection[str]):
     """Whether entry points name a class, which is called without arguments; otherwise they name the object itself."""
     ours: Mapping[str, str]
     """The ones of onnx-ci by name, in the form of entry points: ``module:object``."""
-    versioned: Mapping[str, str] = field(default_factory=dict)
-    """Those that can be named with another version than the installed one, such as ``onnxruntime@1.18``, each with the class
-    that is called with the version, in the form of an entry point."""
-    distributions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The distributions of which those of ours need one, by name. The first has the name of the package that is imported."""
+    variants: Mapping[str, str] = field(default_factory=dict)
+    """What can follow the names of those of ours, a version after ``@`` or a provider after ``:``: for each name and sign the
+    class that is called with what follows, in the form of an entry point. Its ``install`` makes that usable here."""
+    guard: str = ""
+    """The function that gives what is not ours, so that its mistakes are told as such; an entry point, too."""
 
     def __contains__(self, name: object) -> bool:
-        if isinstance(name, str) and version_in_name(name):
-            return base_name(name) in self.versioned
+        if isinstance(name, str) and (variant := variant_in_name(name)):
+            return base_name(name) + variant[0] in self.variants
         return name in self.ours or (isinstance(name, str) and bool(re.fullmatch(NAME, name)) and name in self._added())
 
     def __iter__(self) -> Iterator[str]:
@@ -106,9 +112,13 @@ class PluginKind(Collection[str]):
             raise EnvironmentLacksError(f"the {self.noun} {name!r} of {_package_of(entry)} {lacks}; {_PAGE}")
         return plugin
 
-    def versioned_class(self, name: str) -> Any:
-        """What loads another version of ``name``, which names one: a class whose ``install`` makes versions usable here."""
-        return EntryPoint(name, self.versioned[base_name(name)], self.group).load()
+    def guarded(self, name: str, seconds: float) -> Any:
+        """What a name that is not one of ours stands for, behind the guard; ``seconds`` is its time limit."""
+        return EntryPoint(name, self.guard, self.group).load()(name, seconds)
+
+    def variant_class(self, name: str) -> Any:
+        """The class of :attr:`variants` for ``name``, which has a version or a provider."""
+        return EntryPoint(name, self.variants[base_name(name) + variant_in_name(name)[0]], self.group).load()
 
     def load_error(self, name: str, problem: str) -> EnvironmentLacksError:
         """The error that what a name stands for cannot be loaded."""
@@ -131,10 +141,12 @@ RUNTIMES = PluginKind(
     ours={
         "onnxruntime": "onnx_ci.pipeline.run.onnxruntime:OnnxRuntime",
         "reference": "onnx_ci.pipeline.run.onnx_reference:ReferenceRuntime",
-        "openvino": "onnx_ci.pipeline.run.openvino:OpenVinoRuntime",
     },
-    versioned={"onnxruntime": "onnx_ci.tools.versions.other_version:OtherOnnxRuntime"},
-    distributions={"onnxruntime": ("onnxruntime", "onnxruntime-gpu"), "openvino": ("openvino",)},
+    variants={
+        "onnxruntime@": "onnx_ci.tools.versions.other_version:OtherOnnxRuntime",
+        "onnxruntime:": "onnx_ci.tools.engines.provider:OnnxRuntimeWithProvider",
+    },
+    guard="onnx_ci.tools.engines.plugin:guarded",
 )
 
 EXPORTERS = PluginKind(

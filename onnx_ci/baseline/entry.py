@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from onnx_ci.environment.versions import RECORDED
-from onnx_ci.plugins import RUNTIMES
+from onnx_ci.environment.versions import RECORDED, RUNTIME_DISTRIBUTIONS
 from onnx_ci.results.records import CellEvidence, DeclaredValue, ExportFacts, TensorSketch
 
 Line = tuple[str, ...]
@@ -38,8 +37,8 @@ KINDS: Mapping[str, tuple[int, Any]] = {
 of the path; the other values are numbers."""
 _REQUIRED = ("opset", "ir-version", "inputs", "outputs", "initializers", "initializer-bytes", "file-bytes")
 _SKETCH = tuple(field.name for field in dataclasses.fields(TensorSketch))
-_PACKAGES = tuple(name for name in RECORDED if name not in ("onnxruntime-gpu", "numpy", "pytest"))
-"""Packages whose versions can affect the file or its outputs. Both wheels of ONNX Runtime are recorded as ``onnxruntime``."""
+_PACKAGES = tuple(name for name in RECORDED if name not in (*RUNTIME_DISTRIBUTIONS[1:], "numpy", "pytest"))
+"""Packages whose versions can affect the file or its outputs. All wheels of ONNX Runtime are recorded as ``onnxruntime``."""
 
 
 def entry_of(result: CellEvidence, facts: ExportFacts, versions: Mapping[str, str]) -> Entry:
@@ -71,7 +70,7 @@ def entry_of(result: CellEvidence, facts: ExportFacts, versions: Mapping[str, st
     for kind, sketch in (("weights", facts.weights), ("arguments", facts.arguments)):
         numbers = {**dataclasses.asdict(sketch), "projections": list(sketch.projections)}
         entry |= {(kind, key): number for key, number in numbers.items()}
-    return entry | {("versions", name): version for name, version in _versions_of(result, versions).items()}
+    return entry | {("versions", name): version for name, version in _versions_of(versions).items()}
 
 
 _WEIGHT_DEPENDENT = ("values", "weights", "observability")
@@ -84,12 +83,11 @@ def without_values(entry: Entry, weights: Entry) -> Entry:
     return independent | {line: value for line, value in weights.items() if line[0] == "weights"}
 
 
-def _versions_of(result: CellEvidence, versions: Mapping[str, str]) -> dict[str, str]:
+def _versions_of(versions: Mapping[str, str]) -> dict[str, str]:
     """The versions of the packages that a cell depends on, without local suffixes such as ``+cu130``."""
-    installed = {"onnxruntime": versions.get("onnxruntime-gpu"), **versions}
-    used = {"onnxruntime", *(output.runtime for output in result.outputs)}
-    unused = {package for runtime, packages in RUNTIMES.distributions.items() if runtime not in used for package in packages}
-    return {name: str(installed[name]).partition("+")[0] for name in _PACKAGES if installed.get(name) and name not in unused}
+    of_runtime = next((versions[wheel] for wheel in RUNTIME_DISTRIBUTIONS if wheel in versions), None)
+    installed = {"onnxruntime": of_runtime, **versions}
+    return {name: str(installed[name]).partition("+")[0] for name in _PACKAGES if installed.get(name)}
 
 
 def problem_of(entry: Entry) -> str | None:

@@ -48,7 +48,7 @@ class Packages:
             for name, digest in self._installed_in(folder):
                 digests[name] = f"{digests[name]} {digest}" if name in digests else digest
         if not is_installed(f"{_OWN}/x"):  # onnx-ci is used from a checkout
-            files = sorted(str(path) for path in Path(_OWN).rglob("*") if path.suffix in (".py", ".toml", ".html"))
+            files = sorted(str(path) for path in Path(_OWN).rglob("*") if path.suffix in (".py", ".toml", ".html", ".mjs"))
             lines = (f"{path.removeprefix(_OWN)} {self.contents.digest(path)}\n" for path in files)
             digests["onnx-ci's files"] = digest_of_text("".join(lines))
         return digests

@@ -28,8 +28,8 @@ from onnx_ci.processes.scratch import is_scratch
 
 ABSENT, FOLDER = "absent", "folder"
 _OWN = str(Path(__file__).parents[1]) + os.sep
-_RUNTIMES = f"{_OWN}pipeline{os.sep}run{os.sep}runtime.py"
-"""The code that calls the runtimes of plug-ins."""
+_RUNTIMES = f"{_OWN}tools{os.sep}engines{os.sep}"
+"""The code that calls the runtimes of plug-ins, and those that are part of onnx-ci."""
 _SCRATCH = f"{_OWN}processes{os.sep}scratch.py"
 """The code that lists the folder of temporary files, for those of dead processes."""
 _STANDARD = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120
@@ -352,18 +352,20 @@ def _is_library_at_work() -> bool:
 
 def _is_runtime_at_work() -> bool:
     """Whether a plug-in computes what a file computes. The programs that it starts are part of it, and count as files."""
-    return next((file for file in _files_at_work() if file.startswith(_OWN)), "") == _RUNTIMES
+    return next((file for file in _files_at_work() if file.startswith(_OWN)), "").startswith(_RUNTIMES)
 
 
 def _is_standard(file: str) -> bool:
     return file.startswith(("<frozen", _STANDARD)) and f"-packages{os.sep}" not in file
 
 
-def _started(program: Any, *_: Any) -> None:
+def _started(program: Any, arguments: Any = (), *_: Any) -> None:
     """A program was started. Libraries start programs that compile, or that ask the system about its processor."""
     words = os.fsdecode(program).split()
     if _is_runtime_at_work():
         _looked_for(shutil.which(words[0]) if words else None)
+        for each in filter(os.path.isfile, arguments if isinstance(arguments, (list, tuple)) else ()):  # such as a script
+            _looked_for(each)
     elif not _is_library_at_work():
         _record.do_not_keep(f"it starts {os.path.basename(words[0]) if words else 'a program'}")  # noqa: PTH119
 

@@ -23,7 +23,7 @@ from onnx_ci.collection.post_export import EXPORT, GraphPass, passes_of
 from onnx_ci.config.values import DEVICE_TYPES
 from onnx_ci.errors import RecipeError, did_you_mean
 from onnx_ci.opsets import CUSTOM, parse_opsets
-from onnx_ci.plugins import EXPORTERS, RUNTIMES, PluginKind, version_in_name
+from onnx_ci.plugins import EXPORTERS, RUNTIMES, PluginKind, variant_in_name
 from onnx_ci.results.rules import RULES
 from onnx_ci.results.verdict import Expectation
 
@@ -152,12 +152,13 @@ def _names_of(keyword: str, kind: str, choices: Collection[str], value: str | Se
 
 
 def _plugins(kind: PluginKind) -> Parser[tuple[str, ...]]:
-    """Reads the names of plug-ins of a kind, without versions, and loads those of other packages."""
+    """Reads the names of plug-ins of a kind, without versions and providers, and loads those of other packages."""
 
     def read(keyword: str, value: str | Sequence[str]) -> tuple[str, ...]:
         names = _names_of(keyword, kind.noun, kind, value)
-        if versioned := next(filter(version_in_name, names), ""):
-            raise RecipeError(f"{keyword} names what the file supports; {versioned!r}, a version, is a setting: --{keyword}")
+        if variant := next(filter(variant_in_name, names), ""):
+            what = "a version" if "@" in variant else "a provider"
+            raise RecipeError(f"{keyword} names what the file supports; {variant!r}, {what}, is a setting: --{keyword}")
         for name in kind.added(names):
             kind.load(name)  # an error in the package is told once, where the recipe is declared
         return names

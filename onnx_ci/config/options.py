@@ -146,10 +146,10 @@ class SettingsTable:
         "each recipe declares, or TorchScript below opset 18 and dynamo from 18.",
     )
     runtimes: tuple[str, ...] | None = option(
-        kind=values.some_of("runtime", plugins.RUNTIMES, pattern=f"{plugins.NAME}({plugins.OF_VERSION})?"),
+        kind=values.some_of("runtime", plugins.RUNTIMES, pattern=f"{plugins.NAME}{plugins.VARIANT}?"),
         role=Role.VERDICT,
-        help="What runs each file: onnxruntime, onnxruntime@1.18 (another version of it), reference (ONNX's reference "
-        "evaluator), openvino, or names of plug-ins. Default: what each recipe declares, or onnxruntime.",
+        help="What runs each file: onnxruntime, onnxruntime@1.18 (a version), onnxruntime:coreml (a provider), reference "
+        "(ONNX's own), opencv, openvino, tract, onnxruntime-web, or plug-ins. Default: what a recipe declares, or onnxruntime.",
     )
     select: tuple[str, ...] | None = option(
         kind=values.WORDS,

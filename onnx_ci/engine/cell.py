@@ -10,6 +10,7 @@ import contextlib
 import functools
 import hashlib
 import itertools
+import math
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,10 +64,14 @@ class CellContext:
     runtimes: Sequence[Runtime] = ()
     """The runtimes that run the files, instead of those that the cells name."""
     emit: Emit = to_nobody
+    forks: bool = False
+    """Whether processes are forked."""
 
     def runtimes_of(self, task: CellTask) -> Sequence[Runtime]:
-        """The runtimes that run the file of a cell."""
-        return self.runtimes or [make_runtime(name, tf32=task.recipe.tf32) for name in task.runtimes]
+        """The runtimes that run the file of a cell. One answer of a plug-in may take a third of the cell's time."""
+        can_fork = self.forks and task.cell.gpu is None  # a fork cannot use CUDA where it was used before
+        limit = Limits.of(task).seconds / 3 if can_fork else math.inf
+        return self.runtimes or [make_runtime(name, tf32=task.recipe.tf32, seconds=limit) for name in task.runtimes]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,13 +21,19 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     """Runs cells one by one. Those of one recipe and device share their preparation; each export gets a copy of the model."""
 
     def __init__(
-        self, *, artifacts: Path | None = None, save_inputs: Path | None = None, runtimes: Sequence[Runtime] = ()
+        self,
+        *,
+        artifacts: Path | None = None,
+        save_inputs: Path | None = None,
+        runtimes: Sequence[Runtime] = (),
+        forks: bool = False,
     ) -> None:
         self.context = CellContext(
             shared=Shared(),
             artifacts=None if artifacts is None else artifacts.absolute(),  # a recipe may change directory
             failing_inputs=None if save_inputs is None else save_inputs.absolute(),
             runtimes=runtimes,
+            forks=forks,
         )
 
     def __exit__(self, *_: object) -> None:

@@ -50,12 +50,15 @@ class Shared:
             self._group = group
         if weights not in self._prepared:
             try:
-                self._prepared[weights] = prepared = prepare(task, weights)
-            except (PrepareError, SkippedByRecipeError) as error:
-                self._prepared[weights] = error
-            else:
+                prepared = prepare(task, weights)
                 for stage, seconds in prepared.timings.items():
                     timings[stage] = timings.get(stage, 0.0) + seconds
+                if prepared.model.has_probe_weights and prepared.hides_all_modules:  # such as by a clamp, which they exceed
+                    with_own_weights = self.prepared(task, Weights.OWN, timings)
+                    prepared = prepared if with_own_weights.hides_all_modules else with_own_weights
+                self._prepared[weights] = prepared
+            except (PrepareError, SkippedByRecipeError) as error:
+                self._prepared[weights] = error
         outcome = self._prepared[weights]
         if isinstance(outcome, Exception):
             raise outcome

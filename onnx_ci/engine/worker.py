@@ -31,7 +31,7 @@ from onnx_ci.results.json_data import from_json
 def serve(first: Job, conditions: Conditions, recipe: Recipe, send: Send, inbox: Inbox) -> None:
     """The main function of a worker, which is started for the ``first`` job. That arrives in its inbox, too."""
     settings, emit = conditions.settings, emit_to(send)
-    with Engine(artifacts=settings.artifacts, save_inputs=settings.save_inputs) as engine:
+    with Engine(artifacts=settings.artifacts, save_inputs=settings.save_inputs, forks=settings.isolation == "fork") as engine:
         torch.set_num_threads(conditions.threads_of_preparation)
         report_stages(lambda stage: emit(StageStarted(stage=stage)))
         if devices.gpus.was_used_by_parent():

@@ -152,8 +152,7 @@ def _imported(*modules: str) -> dict[str, Any]:
 PROBES: Mapping[str, Callable[[], dict[str, Any]]] = {
     "torch": _torch,
     "onnx": _onnx,
-    "onnxruntime": _onnxruntime,
-    "onnxruntime-gpu": _onnxruntime,
+    **dict.fromkeys(RUNTIME_DISTRIBUTIONS, _onnxruntime),
     "onnxscript": functools.partial(_imported, "onnxscript"),
     "torchvision": functools.partial(_imported, "torch", "torchvision"),
 }
@@ -196,9 +195,13 @@ def _inspect(name: str, version: str, timeout: float, path: Iterable[str] = ()) 
         return Package(version=version, error=f"the process that imports it {how_it_ended(process.returncode)}{last_line}")
 
 
-def require_plugins(exporters: Iterable[str], runtimes: Iterable[str]) -> None:
-    """Check the names of plug-ins, and that these can be loaded, before anything runs. Raises ``EnvironmentLacksError``."""
+def require_plugins(exporters: Iterable[str], runtimes: Iterable[str]) -> dict[str, str]:
+    """Check the names of plug-ins, and that these can be loaded, before anything runs.
+
+    Returns the versions of what runtimes compute with. Raises ``EnvironmentLacksError``, also if a runtime lacks something.
+    """
     check_names()
+    versions: dict[str, str] = {}
     for kind, names in ((EXPORTERS, exporters), (RUNTIMES, runtimes)):
         for name in kind.added(names):
             loaded = _inspect(f"{kind.group}:{name}", "", IMPORT_TIMEOUT, sys.path)
@@ -206,14 +209,21 @@ def require_plugins(exporters: Iterable[str], runtimes: Iterable[str]) -> None:
                 raise kind.load_error(name, loaded.error)
             if "problem" in loaded.facts:
                 raise EnvironmentLacksError(loaded.facts["problem"])
+            versions |= loaded.facts.get("versions", {})
+    return versions
 
 
 def _plugin(group: str, name: str) -> dict[str, Any]:
     try:
-        OF_CELLS[group].load(name)
+        plugin = OF_CELLS[group].load(name)
     except OnnxCiError as error:
         return {"problem": str(error)}
-    return {}
+    if group != RUNTIMES.group:
+        return {}
+    missing = [plugin.missing_device(device) for device in ("cpu", "cuda")]
+    if all(missing):
+        return {"problem": f"the runtime {name} cannot be used: {missing[0]}"}
+    return {"versions": dict(getattr(plugin, "versions", {}))}
 
 
 def main() -> None:

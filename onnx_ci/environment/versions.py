@@ -9,15 +9,18 @@ import re
 from collections.abc import Mapping, Sequence
 
 from onnx_ci.errors import EnvironmentLacksError
-from onnx_ci.plugins import RUNTIMES, plugin_versions, version_in_name
+from onnx_ci.plugins import RUNTIMES, plugin_versions, variant_in_name
+from onnx_ci.text import listed
 from onnx_ci.version import __version__
 
-RUNTIME_DISTRIBUTIONS = RUNTIMES.distributions["onnxruntime"]
-"""The two wheels that provide the package ``onnxruntime``; installed together, they overwrite each other's files."""
-_OF_RUNTIMES = tuple(name for names in RUNTIMES.distributions.values() for name in names)
+RUNTIME_DISTRIBUTIONS = (
+    "onnxruntime",
+    *(f"onnxruntime-{build}" for build in ("gpu", "openvino", "directml", "webgpu", "qnn", "migraphx", "rocm", "cann")),
+)
+"""The wheels that provide the package ``onnxruntime``; installed together, they overwrite each other's files."""
 TESTED = {"torch": "2.13.0", "onnx": "1.23.2", "onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.1"}
 """The newest versions that onnx-ci is tested with: those in ``constraints.txt``, which is not installed."""
-RECORDED = ("onnx-ci", "torch", "torchvision", "onnx", *_OF_RUNTIMES, "onnxscript", "numpy", "pytest")
+RECORDED = ("onnx-ci", "torch", "torchvision", "onnx", *RUNTIME_DISTRIBUTIONS, "onnxscript", "numpy", "pytest")
 
 
 def version_of(distribution: str) -> str | None:
@@ -55,8 +58,8 @@ def describe_untested(environment: Mapping[str, str]) -> str:
 
 def describe_bug() -> str:
     """The remedy for an error of onnx-ci itself, with the versions that a report of it needs."""
-    listed = ", ".join(f"{name} {version}" for name, version in versions().items())
-    return f"this is a bug in onnx-ci; please report it with the lines above, the command and these versions: {listed}"
+    installed = ", ".join(f"{name} {version}" for name, version in versions().items())
+    return f"this is a bug in onnx-ci; please report it with the lines above, the command and these versions: {installed}"
 
 
 def missing_runtime() -> tuple[str, str] | None:
@@ -64,7 +67,7 @@ def missing_runtime() -> tuple[str, str] | None:
     wheels = [name for name in RUNTIME_DISTRIBUTIONS if version_of(name) is not None]
     if len(wheels) > 1:
         return (
-            "onnxruntime and onnxruntime-gpu are both installed and overwrite each other",
+            f"{listed(wheels)} are {'both' if len(wheels) == 2 else 'all'} installed and overwrite each other",
             "remove both with pip uninstall, then install onnx-ci[cpu] or onnx-ci[cuda]",
         )
     if importlib.util.find_spec("onnxruntime") is None:
@@ -93,12 +96,8 @@ def lacking(distribution: str) -> tuple[str, str] | None:
 
 
 def require_runtime(runtimes: Sequence[str] | None = None) -> None:
-    """Check that runtimes are installed, and install other versions of ONNX Runtime. Raises ``EnvironmentLacksError``."""
+    """Check that ONNX Runtime is installed, and install other versions of it. Raises ``EnvironmentLacksError``."""
     if (missing := missing_runtime()) is not None:
         raise EnvironmentLacksError("; ".join(missing))
-    for name in runtimes or ():
-        needed = RUNTIMES.distributions.get(name)
-        if needed is not None and importlib.util.find_spec(needed[0]) is None:
-            raise EnvironmentLacksError(f"the runtime {name} is requested but not installed; install onnx-ci[{name}]")
-    for name in filter(version_in_name, runtimes or ()):
-        RUNTIMES.versioned_class(name).install(version_in_name(name))
+    for name in filter(variant_in_name, runtimes or ()):
+        RUNTIMES.variant_class(name).install(variant_in_name(name)[1:])

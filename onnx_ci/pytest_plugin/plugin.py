@@ -60,11 +60,10 @@ says at its end."""
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--onnx-export`` and one flag for each setting, in groups as in the help of ``onnx-ci run``."""
-    parser.getgroup("onnx-ci", "ONNX export (onnx-ci)").addoption(
-        "--onnx-export",
-        action="store_true",
-        help="Collect recipes, and verify that each exports to ONNX and computes the same.",
-    )
+    general = parser.getgroup("onnx-ci", "ONNX export (onnx-ci)")
+    text = "Collect recipes, and verify that each exports to ONNX and computes the same."
+    general.addoption("--onnx-export", action="store_true", help=text)
+    general.addoption("--onnx-runtime", metavar="NAME", help="Test only a runtime, such as that of a plug-in, on small files.")
     groups = {
         group: parser.getgroup(f"onnx-ci-{group.name.lower()}", f"ONNX export (onnx-ci): {group.value.lower()}")
         for group in Group
@@ -83,6 +82,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker; with ``--onnx-export``, load the settings and start the run."""
     arguments = "recipe, opset, device, exporter, graph_pass"
     config.addinivalue_line("markers", f"{MARKER}({arguments}): a cell of the ONNX export matrix, added by onnx-ci.")
+    if config.getoption("onnx_runtime"):
+        config.args[:] = [str(Path(__file__).parents[1] / "tools/engines/conformance.py")]
     if not config.getoption("onnx_export") or config.getoption("help"):
         return
     flags = {option.field: config.getoption(f"onnx_{option.field}") for option in FLAGS}

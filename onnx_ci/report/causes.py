@@ -148,13 +148,13 @@ def by_remedy(items: Iterable[_Caused]) -> list[tuple[_Caused, str]]:
 def shared_notes(results: Iterable[CellResult]) -> list[SharedFinding]:
     """The notes on cells that pass or fail, each cause once for all recipes; without those that belong to an error.
 
-    Without details of cells that pass, too. Those about lines of code come last: they are what somebody can act on.
+    Without details. Those about lines of code come last: they are what somebody can act on.
     """
     pairs: list[tuple[Cell, Finding]] = []
     for result in results:
         if result.status.is_bad:
             causes = (cause.finding for cause in causes_of(result.findings))
-            pairs += [(result.cell, each) for each in causes if each.severity is Severity.NOTE]
+            pairs += [(result.cell, each) for each in causes if each.severity is Severity.NOTE and not _is_of_detail(each)]
         else:  # several notes at one line are all shown, because each says something else
             pairs += [(result.cell, each) for each in result.notes if not _is_detail(each)]
     pairs.sort(key=lambda pair: bool(pair[1].lines))
@@ -164,7 +164,11 @@ def shared_notes(results: Iterable[CellResult]) -> list[SharedFinding]:
 def _is_detail(note: Finding) -> bool:
     """Whether most users can do nothing about a note: because of its rule, or because it is about lines of packages alone."""
     is_of_packages = bool(note.lines) and all(package_folder(line.file) for line in note.lines)
-    return is_of_packages or (note.rule in RULES and RULES[note.rule].is_detail)
+    return is_of_packages or _is_of_detail(note)
+
+
+def _is_of_detail(note: Finding) -> bool:
+    return note.rule in RULES and RULES[note.rule].is_detail
 
 
 def shared_warnings(results: Iterable[CellResult]) -> list[SharedFinding]:

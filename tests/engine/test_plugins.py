@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from toolbox.distributions import TINY_ONNX, TINY_ONNX_CODE, install
 import onnx_ci
 from onnx_ci.results.verdict import broken_rules
 
+FORKS = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
 AXES = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
 NET = f"""
     @onnx_ci.recipe(**{AXES}, then=THEN)
@@ -132,6 +134,45 @@ def test_a_cell_runs_again_if_the_package_changes(project, tiny_onnx, monkeypatc
     assert cached(code=1) == [False, False]
 
 
+SERVER = """
+    class Graph:
+        name = "graph"
+        is_deployed = True
+        error = 0.0
+
+        def missing_device(self, device):
+            return None if device == "cpu" else "it runs on the CPU only"
+
+        def load(self, path, device):
+            import subprocess
+            import sys
+            done = subprocess.run([sys.executable, "SCRIPT"], stdout=subprocess.PIPE, text=True, check=True)
+            return GraphSession(ReferenceEvaluator(str(path)), float(done.stdout))
+
+    class OffByOne(Graph):"""
+
+
+@pytest.mark.slow
+def test_the_process_of_a_runtime_does_not_turn_the_cache_off(project, tiny_onnx, monkeypatch, tmp_path):
+    monkeypatch.delenv("ONNX_CI_CACHE")
+    script = tmp_path / "server.py"
+    script.write_text("print(0.0)")
+    start, end = TINY_ONNX_CODE.index("    class Graph:"), TINY_ONNX_CODE.index("    class OffByOne(Graph):")
+    code = TINY_ONNX_CODE[:start] + SERVER.lstrip("\n").replace("SCRIPT", str(script)) + TINY_ONNX_CODE[end:].partition(":")[2]
+    install(tiny_onnx, "tiny-onnx", TINY_ONNX, {"tiny_onnx.py": code})
+    project.recipes(NET.replace("THEN", "[]"))
+
+    def cached(code=0):
+        arguments = ("run", "--opsets=17", "--runtimes=onnxruntime,graph", "--report=r.json")
+        done = project.command("onnx_ci", *arguments, is_fresh=True)
+        assert done.returncode == code, done.stdout + done.stderr
+        return [cell["cached"] for cell in json.loads((project.root / "r.json").read_text(encoding="utf-8"))["cells"]]
+
+    assert [cached(), cached()] == [[False], [True]]
+    script.write_text("print(1.0)")
+    assert cached(code=1) == [False]
+
+
 def test_a_package_that_does_not_load_is_told_once(project, tiny_onnx):
     install(tiny_onnx, "tiny-onnx", TINY_ONNX, {"tiny_onnx.py": "raise OSError('no libtiny.so')"})
     project.recipes(NET.replace("THEN", "[]"))
@@ -144,22 +185,64 @@ def test_a_package_that_does_not_load_is_told_once(project, tiny_onnx):
     assert "the post-export pass 'tidy' of tiny-onnx 1.0 cannot be loaded: OSError: no libtiny.so" in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(
-    ("returns", "words"),
-    [
-        ("[output for output in outputs]", "run() must return a list of torch tensors"),
-        ("[torch.as_tensor(outputs[0])] * 2", "run() returned 2 tensors, and the file has 1 outputs"),
-        ("[torch.as_tensor(output).double() for output in outputs]", "output 'y' as double, and the file declares float"),
-    ],
-)
-def test_a_runtime_that_returns_something_else_is_a_mistake_of_it(tiny_onnx, returns, words):
+RETURNS = {
+    "numpy": ("[output for output in outputs]", "returned a list with a ndarray instead of torch tensors"),
+    "None": ("None", "returned None instead of a list of torch tensors"),
+    "too many": ("[torch.as_tensor(outputs[0])] * 2", "returned 2 tensors, and the file has 1 output"),
+    "too few": ("[]", "returned 0 tensors, and the file has 1 output"),
+    "another type": (
+        "[torch.as_tensor(output).double() for output in outputs]",
+        "returned output 'y' as double, and the file declares float",
+    ),
+}
+
+
+def cell_with(tiny_onnx, returns, isolation, runtimes="onnxruntime,graph", **settings):
+    """The cell of a net whose runtime ``graph`` returns ``returns``."""
     wrong = TINY_ONNX_CODE.replace("[torch.as_tensor(output) + self.error for output in outputs]", returns)
-    install(tiny_onnx, "tiny-onnx", TINY_ONNX, {"tiny_onnx.py": wrong})
-    report = onnx_ci.run([recipe_of_a_net()], opsets=17, runtimes="onnxruntime,graph", isolation="none")
-    assert {(each.rule, each.details["breaks"]) for each in report.cells[0].findings if each.severity == "error"} == {
-        ("runtime-disagreement", "run-error")
-    }
-    assert words in report.cells[0].findings[0].message
+    install(tiny_onnx, "tiny-onnx", TINY_ONNX, {"tiny_onnx.py": f"import os\nimport time\n{textwrap.dedent(wrong)}"})
+    return onnx_ci.run([recipe_of_a_net()], opsets=17, runtimes=runtimes, isolation=isolation, **settings).cells[0]
+
+
+@pytest.mark.parametrize("isolation", ["none", pytest.param("fork", marks=FORKS)])
+@pytest.mark.parametrize(("returns", "words"), RETURNS.values(), ids=RETURNS)
+def test_a_runtime_that_returns_something_else_is_one_finding_of_it(tiny_onnx, returns, words, isolation):
+    cell = cell_with(tiny_onnx, returns, isolation)
+    [fault] = cell.findings
+    assert (fault.rule, fault.message) == ("run-error", f"on 'example', graph {words} (onnxruntime is right)")
+    assert fault.remedy == "pytest --onnx-runtime=graph shows what the plug-in gets wrong, on small files."
+    assert {output.runtime for output in cell.outputs} == {"onnxruntime"}
+
+
+DIES = {
+    "a crash": ("os.kill(os.getpid(), 11)", "crash", "was killed by SIGSEGV"),
+    "an exit": ("os._exit(7)", "crash", "ended by itself with exit code 7"),
+    "a hang": ("time.sleep(100)", "timeout", "did not answer within 3 s"),
+}
+
+
+@FORKS
+@pytest.mark.parametrize("order", ["onnxruntime,graph", "graph,onnxruntime"])
+@pytest.mark.parametrize(("dies", "rule", "words"), DIES.values(), ids=DIES)
+def test_a_runtime_that_dies_costs_no_other_its_verdict(tiny_onnx, dies, rule, words, order):
+    cell = cell_with(tiny_onnx, dies, "fork", order, timeout=9)
+    [fault] = cell.findings
+    assert (fault.rule, fault.message) == (rule, f"on 'example', graph {words} (onnxruntime is right)")
+    assert {output.runtime for output in cell.outputs} == {"onnxruntime"}
+
+
+@FORKS
+def test_a_runtime_that_dies_alone_is_named(tiny_onnx):
+    cell = cell_with(tiny_onnx, "os.abort()", "fork", "graph")
+    assert [each.message for each in cell.findings] == ["on 'example', graph was killed by SIGABRT"]
+
+
+@FORKS
+def test_what_a_runtime_prints_goes_to_the_log_of_its_cell(tiny_onnx):
+    prints = "print('loaded', flush=True) or [torch.as_tensor(output) for output in outputs]"
+    cell = cell_with(tiny_onnx, prints, "fork")
+    assert (cell.status, cell.findings) == (onnx_ci.Status.PASSED, ())
+    assert "loaded" in cell.log
 
 
 def test_a_runtime_that_overwrites_its_inputs_and_uses_its_memory_again_harms_no_other(tiny_onnx):

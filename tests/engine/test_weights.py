@@ -93,6 +93,21 @@ def by_torchscript(model, args, kwargs, opset, path):
     torch.onnx.export(model, args, path, opset_version=opset, dynamo=False, input_names=["x"], output_names=["y"])
 
 
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_a_model_in_which_probe_weights_show_nothing_is_judged_with_its_own(is_wrong):
+    class Clipped(torch.nn.Linear):
+        def forward(self, x):
+            value = super().forward(x).mean(1)
+            return value if is_wrong and torch.onnx.is_in_onnx_export() else value.clamp(-0.5, 0.5)
+
+    @onnx_ci.recipe(input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "batch", 1: "time"}, "y": {0: "batch"}})
+    def clipped():
+        return Clipped(3, 1), (torch.randn(2, 6, 3),)
+
+    result = run_one(clipped)
+    assert rules(result) == (["numeric-drift"] if is_wrong else [])
+
+
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_function_that_exports_another_model_than_it_gets_is_told(tmp_path, kept):
     def export(model, args, *others):

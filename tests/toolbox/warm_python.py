@@ -1,6 +1,6 @@
-"""A ``python`` that is ready at once: each start is a fork of a process that has imported torch and the exporters already.
+"""A ``python`` that is ready at once: each start is a fork of a process that has imported torch, the exporters and onnx-ci.
 
-Most tests of the front-ends start processes, and torch takes longer to import than their cells take to run. A fork of a
+Most tests of the front-ends start processes, and imports take longer there than cells take to run. A fork of a
 process that did nothing but import is such a process: it has descriptors, a working directory, an environment and signals of
 its own. What depends on a process that began after its files were written (the verdict cache), on what is imported, or on how
 Python was started needs ``sys.executable`` itself.

@@ -1,4 +1,4 @@
-"""A process that has imported torch and the exporters, and forks itself for each start of ``python``; see ``warm_python.py``.
+"""A process that has imported :data:`_IMPORTED` and forks itself for each start of ``python``; see ``warm_python.py``.
 
 It is a script: nothing imports it. Each connection is served by a process of its own, which waits for the fork that runs what
 was asked for, and stops it if the client is gone.

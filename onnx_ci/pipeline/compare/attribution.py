@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onnx_ci.pipeline.compare.runtime_run import RuntimeRun
+from onnx_ci.pipeline.compare.runtime_run import RuntimeRun, is_of_runtime_alone
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
@@ -103,14 +103,14 @@ def _is_right_there(run: RuntimeRun, wrong: Finding) -> bool:
 def is_of_other_runtime(finding: Finding) -> bool:
     """Whether a fault is that of another runtime than the installed ONNX Runtime, in which it cannot be searched for."""
     is_other = finding.details.get("runtime", OnnxRuntime().name) != OnnxRuntime().name
-    return is_other and (finding.rule == "load-error" or "right" in finding.details)
+    return is_other and (is_of_runtime_alone(finding) or "right" in finding.details)
 
 
 def _disagreement(run: RuntimeRun, wrong: Finding, right: Sequence[str]) -> Finding:
     severity = wrong.severity if run.is_deployed else Severity.NOTE
     details = {**wrong.details, "runtime": run.runtime, "right": [*right]}
-    if wrong.rule == "load-error":
-        message = f"{wrong.message} ({listed_shortly(right)} can)"
-        return dataclasses.replace(wrong, message=message, severity=severity, details=details)
     others = f"{listed_shortly(right)} {'is' if len(right) == 1 else 'are'}"
+    if is_of_runtime_alone(wrong):
+        message = f"{wrong.message} ({f'{listed_shortly(right)} can' if wrong.rule == 'load-error' else f'{others} right'})"
+        return dataclasses.replace(wrong, message=message, severity=severity, details=details)
     return _of_runtime(wrong, f"{run.runtime} is wrong where {others} right: {wrong.message}", severity, details)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,7 +26,7 @@ from onnx_ci.pipeline.model.tensors import as_array, in_declared_type, is_finite
 from onnx_ci.pipeline.reference.random_samples import Sample, sample_of
 from onnx_ci.pipeline.run.files_together import FilesTogether, RunFilesError
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
-from onnx_ci.pipeline.run.runtime import Runtime, Session
+from onnx_ci.pipeline.run.runtime import BrokenRuntimeError, Runtime, Session
 from onnx_ci.processes.capture import timed
 from onnx_ci.results.records import Finding, OutputDrift, Severity
 from onnx_ci.results.rules import RULES, finding
@@ -58,7 +59,7 @@ class RuntimeRun:
     @property
     def fails_on_inputs(self) -> bool:
         """Whether there are faults that depend on the inputs."""
-        return any(fault.rule not in ("load-error", "provider-mismatch") for fault in self.faults)
+        return not all(map(is_of_runtime_alone, self.faults))
 
 
 @dataclass(kw_only=True)
@@ -76,6 +77,8 @@ class FileRun:
     outputs: list[OutputDrift] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     runs_example: bool = False
+    probe: str | None = None
+    """The name of the one that it runs on; ``None`` while the file is loaded."""
     clipped: dict[str, str] = field(default_factory=dict)
     """What a quantized file clips on inputs that onnx-ci made, by the name of the probe."""
 
@@ -87,11 +90,14 @@ class FileRun:
 
         Errors of the runtime become findings, except for out-of-memory errors of a GPU, which are raised.
         """
-        session = self._loaded(path)
-        if session is not None:
-            self._run_probes(session)
-            if self.device != "cpu":
-                self.findings += self._nodes_on_cpu(session)
+        try:
+            session = self._loaded(path)
+            if session is not None:
+                self._run_probes(session)
+                if self.device != "cpu" or session.nodes_on_cpu is not None:
+                    self.findings += self._nodes_on_cpu(session)
+        except BrokenRuntimeError as fault:
+            self.findings.append(self._fault(fault))
         findings = self.findings
         if self.model.recipe.run_files is not None:  # each file may be judged by itself
             findings = [
@@ -117,7 +123,7 @@ class FileRun:
                 else:  # those in a folder, which the recipe's function runs
                     session = FilesTogether(path, load, run_files, self.model.pristine, len(self.names))
         except Exception as error:  # each runtime raises its own classes
-            if ran_out_of_memory(error):
+            if isinstance(error, BrokenRuntimeError) or ran_out_of_memory(error):
                 raise
             reason = _describe_error(error).replace(str(path), "the file")  # its path differs each time
             message, details = f"{self.runtime.name} cannot load the file: {reason}", {"runtime": self.runtime.name}
@@ -126,9 +132,15 @@ class FileRun:
             return None
         if session.provider != self.device.partition(":")[0]:
             message = f"{self.runtime.name} ran on {session.provider}, but {self.device} was requested"
-            self.findings.append(finding("provider-mismatch", message))
+            self.findings.append(finding("provider-mismatch", message, details={"runtime": self.runtime.name}))
             return None
         return session
+
+    def _fault(self, fault: BrokenRuntimeError) -> Finding:
+        """The one finding about a runtime that died or broke a promise, whatever it was given."""
+        name, where = self.runtime.name, "while loading the file" if self.probe is None else f"on {self.probe!r}"
+        remedy = _CONFORMANCE.format(name) if fault.rule == "run-error" else None
+        return finding(fault.rule, f"{where}, {name} {fault}", details={"runtime": name}, remedy=remedy)
 
     def _run_probes(self, session: Session) -> None:
         outputs_of: dict[str, Sequence[torch.Tensor]] = {}
@@ -158,6 +170,7 @@ class FileRun:
 
     def _run_probe(self, session: Session, probe: Probe) -> tuple[list[torch.Tensor] | None, list[list[Sample]]]:
         """The outputs on a probe, ``None`` if the file fails; and for a random model, samples of the outputs of more runs."""
+        self.probe = probe.name
         try:
             feeds = feeds_of(self.signature, self.model.weights, probe)
             with timed("run", self.timings):
@@ -166,7 +179,7 @@ class FileRun:
                 seeds = torch.randint(1, 2**31 - 1, (len(probe.samples),), generator=torch.Generator().manual_seed(0)).tolist()
                 samples = [[*map(sample_of, session.run(feeds, seed=seed))] for seed in seeds]
         except Exception as error:  # each runtime raises its own classes
-            if ran_out_of_memory(error):
+            if isinstance(error, BrokenRuntimeError) or ran_out_of_memory(error):
                 raise
             message = f"{self.runtime.name} fails on {probe.name!r}: {_describe_error(error)}"
             if isinstance(error, RunFilesError):  # it says which file, or that the recipe's function failed
@@ -206,18 +219,27 @@ class FileRun:
     def _nodes_on_cpu(self, session: Session) -> Iterator[Finding]:
         """A note if some nodes of a session on the GPU ran on the CPU; an error if the recipe forbids it."""
         nodes, must = session.nodes_on_cpu, self.model.recipe.all_on_device
+        details: dict[str, Any] = {"runtime": self.runtime.name}
         if nodes:
             named = ", ".join(nodes[:3]) + (" and more" if len(nodes) > 3 else "")
             ran = f"ran {count(len(nodes), 'node')} on cpu"
-            message = f"{self.runtime.name} {ran}, but {self.device} was requested: {named}"
+            wanted = "not with its provider" if self.device == "cpu" else f"but {self.device} was requested"
+            message = f"{self.runtime.name} {ran}, {wanted}: {named}"
             severity = Severity.ERROR if must else Severity.NOTE
-            yield finding("provider-mismatch", message, remedy=_NO_KERNEL, severity=severity, details={"nodes": list(nodes)})
+            details["nodes"] = [*nodes]
+            yield finding("provider-mismatch", message, remedy=_NO_KERNEL, severity=severity, details=details)
         elif nodes is None and must:
             message = f"{self.runtime.name} does not report which nodes ran on {self.device}, but the recipe requires all to"
             remedy = "Check why the file does not run, or why no profile can be written."
-            yield finding("provider-mismatch", message, remedy=remedy)
+            yield finding("provider-mismatch", message, remedy=remedy, details=details)
 
 
+def is_of_runtime_alone(fault: Finding) -> bool:
+    """Whether a fault is about a runtime and about none of the inputs."""
+    return fault.probe is None and "runtime" in fault.details
+
+
+_CONFORMANCE = "pytest --onnx-runtime={} shows what the plug-in gets wrong, on small files."
 _EACH_ALONE = (
     "Look at what run_files hands from one file to the next: names, their order, positions, masks. A recipe for each file says "
     "whether that file is right by itself, and if not, at which line it goes wrong."

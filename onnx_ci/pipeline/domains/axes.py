@@ -125,14 +125,15 @@ class DeclaredAxes:
     def wrong_outputs(
         self, names: Sequence[str], inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> Iterator[str]:
-        """The outputs, which the model returns for ``inputs``, whose sizes are not the declared expressions, in words."""
+        """The outputs, which the model returns for ``inputs``, whose sizes are not those that axes of inputs give, in words."""
         sizes = self.inputs.sizes_in(inputs)
         for name, tensor in zip(names, outputs, strict=False):
             for axis, label in self.labels.get(name, {}).items():
                 declared = axis_size_in(name, label)
-                if not declared.is_name and (size := declared.at(sizes)) != tensor.shape[axis]:
+                is_determined = all(variable in sizes for variable in declared.names)
+                if is_determined and (size := declared.at(sizes)) != tensor.shape[axis]:
                     where = f"axis {axis} of output {name!r} is declared as {label!r}"
-                    expected = f"which is {size} for {_written(declared, sizes)}"
+                    expected = f"which is {size}" + ("" if declared.is_name else f" for {_written(declared, sizes)}")
                     yield f"{where}, {expected}, but the model returns {tensor.shape[axis]}"
 
 
@@ -199,7 +200,9 @@ def _check_example(axes: DeclaredAxes, recipe: Recipe, inputs: Sequence[torch.Te
                 where = f"axis {axis} of output {name!r} is declared as {label!r}"
                 _check_variables(where, declared, sizes)
     for message in axes.wrong_outputs(recipe.output_names, inputs, outputs):
-        raise PrepareError(finding("name-mismatch", message, remedy="Correct the expression, or give the axis its own name."))
+        raise PrepareError(
+            finding("name-mismatch", message, remedy="Correct the name or the expression, or give the axis a name of its own.")
+        )
 
 
 def _check_variables(where: str, size: AxisSize, sizes: Mapping[str, int]) -> None:

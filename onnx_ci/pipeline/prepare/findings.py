@@ -134,7 +134,7 @@ def of_output_sizes(
     yield from (each for label, each in _constant_axes(recipe, probes, axes, written) if label not in untested)
     for probe in probes:
         for wrong in axes.wrong_outputs(recipe.output_names, probe.inputs, probe.reference.own):
-            remedy = "Correct the expression, or give the axis its own name."
+            remedy = "Correct the name or the expression, or give the axis a name of its own."
             yield finding("name-mismatch", f"{wrong} on {probe.name!r}", remedy=remedy)
             return
 

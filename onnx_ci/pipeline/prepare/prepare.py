@@ -100,6 +100,11 @@ class Prepared:
     timings: Mapping[str, float]
     """Seconds by stage."""
 
+    @property
+    def hides_all_modules(self) -> bool:
+        """Whether no module has a measurable effect on the outputs."""
+        return self.observability is not None and bool(self.observability.hidden) and not self.observability.visible
+
     @functools.cached_property
     def hides_modules(self) -> bool:
         """Whether the weights hide modules that other weights may show. One that nothing uses, such as a pooler, none can."""

@@ -75,19 +75,7 @@ class OnnxRuntime:
         """Load the file at ``path``, or the content of one. Raises ONNX Runtime's own exceptions."""
         import onnxruntime
 
-        onnxruntime.set_seed(_SEED)  # the default is the time
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = _FATAL_ONLY
-        # As many as torch uses here, which is this process's share of the cores; 0 if torch is not loaded.
-        torch = sys.modules.get("torch")
-        threads_of_torch = 0 if torch is None else torch.get_num_threads()
-        options.intra_op_num_threads = threads_of_torch if self._threads is None else self._threads
-        # By default, idle threads wait for work in a loop and take the cores of other cells.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        if self._exact_int8:
-            options.add_session_config_entry("session.x64quantprecision", "1")
-        if not self._optimize:
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options = self.session_options()
         if device == "cpu":
             providers_on_cpu = [_PROVIDERS["cpu"]]
             disabled = {"disabled_optimizers": [*self._disabled]} if self._disabled else {}
@@ -108,6 +96,25 @@ class OnnxRuntime:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         return OnnxRuntimeSession(session, profile=folder)
+
+    def session_options(self) -> onnxruntime.SessionOptions:
+        """The options of a session, on any device. Seeds ONNX Runtime's generator, too."""
+        import onnxruntime
+
+        onnxruntime.set_seed(_SEED)  # the default is the time
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = _FATAL_ONLY
+        # As many as torch uses here, which is this process's share of the cores; 0 if torch is not loaded.
+        torch = sys.modules.get("torch")
+        threads_of_torch = 0 if torch is None else torch.get_num_threads()
+        options.intra_op_num_threads = threads_of_torch if self._threads is None else self._threads
+        # By default, idle threads wait for work in a loop and take the cores of other cells.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if self._exact_int8:
+            options.add_session_config_entry("session.x64quantprecision", "1")
+        if not self._optimize:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        return options
 
 
 def passes_that_change(path: Path) -> list[str]:
@@ -140,6 +147,8 @@ class OnnxRuntimeSession:
     """A session of ONNX Runtime. A profile of its first run is written to ``profile``, a folder that is removed with it."""
 
     nodes_on_cpu: tuple[str, ...] | None = None
+    providers_at_work: frozenset[str] = frozenset()
+    """The providers that computed nodes in the first run, if that was profiled."""
 
     def __init__(self, session: onnxruntime.InferenceSession, *, profile: Path | None) -> None:
         self._session = session
@@ -168,6 +177,7 @@ class OnnxRuntimeSession:
             with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # then it is unknown
                 events = json.loads(Path(self._session.end_profiling()).read_text(encoding="utf-8"))
                 self.nodes_on_cpu = tuple(dict.fromkeys(_on_cpu(events)))
+                self.providers_at_work = frozenset(each["args"]["provider"] for each in events if each.get("cat") == "Node")
         return outputs
 
     def run_values(self, feeds: Mapping[str, onnxruntime.OrtValue], *, seed: int | None = None) -> list[onnxruntime.OrtValue]:

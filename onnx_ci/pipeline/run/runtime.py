@@ -1,17 +1,14 @@
-"""The protocol of runtimes: one loads a file, and the session that it returns runs it. And the runtimes by name."""
+"""The protocol of runtimes: one loads a file, and the session that it returns runs it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from onnx import TensorProto
-
-from onnx_ci.onnx_model.signature import Signature, Value, data_type_name, read_signature
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
-from onnx_ci.plugins import RUNTIMES, version_in_name
-from onnx_ci.text import count
+from onnx_ci.plugins import RUNTIMES
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +34,10 @@ class Session(Protocol):
 
 
 class Runtime(Protocol):
-    """An ONNX runtime. An entry point of the group ``onnx_ci.runtimes`` names its class."""
+    """An ONNX runtime. An entry point of the group ``onnx_ci.runtimes`` names its class.
+
+    A class can also have the attributes of :class:`~onnx_ci.tools.engines.plugin.PluginRuntime`, each of which has a default.
+    """
 
     name: str
     """Its name in messages: that of its entry point."""
@@ -67,62 +67,28 @@ class ArraySession:
         return [as_tensor(output) for output in self._run_arrays({name: as_array(each) for name, each in inputs.items()})]
 
 
-def make_runtime(name: str, *, tf32: bool = False) -> Runtime:
-    """A runtime of :data:`onnx_ci.plugins.RUNTIMES`, by its name with the version if that is not the installed one.
+class BrokenRuntimeError(Exception):
+    """What a runtime itself does wrong, so that its other runs prove nothing: its process died, or it broke a promise.
 
-    Raises:
-        EnvironmentLacksError: the version is not installed.
+    Args:
+        rule: the rule that is broken.
+        message: what it does, as it follows its name: ``returned None``.
     """
-    if version := version_in_name(name):
-        other: Runtime = RUNTIMES.versioned_class(name)(version)
-        return other
-    runtime: Runtime = OnnxRuntime(tf32=tf32) if name == "onnxruntime" else RUNTIMES.load(name)
-    return runtime if name in RUNTIMES.ours else _CheckedRuntime(name, runtime)
+
+    def __init__(self, rule: str, message: str) -> None:
+        super().__init__(message)
+        self.rule = rule
 
 
-class _CheckedRuntime:
-    """A runtime of another package. What it returns is checked, so that a mistake of the package is told as one."""
+def make_runtime(name: str, *, tf32: bool = False, seconds: float = math.inf) -> Runtime:
+    """A runtime by its name, one of :data:`onnx_ci.plugins.RUNTIMES`. Raises ``EnvironmentLacksError`` if it is not usable.
 
-    def __init__(self, name: str, runtime: Runtime) -> None:
-        self.name, self.is_deployed = name, runtime.is_deployed
-        self.missing_device = runtime.missing_device
-        self._runtime = runtime
-
-    def load(self, path: Path, device: str) -> Session:
-        session = self._runtime.load(path, device)
-        for member in ("run", "provider", "nodes_on_cpu"):
-            if not hasattr(session, member):
-                raise TypeError(f"what load() returns has no {member!r}")
-        signature = read_signature(path)
-        assert isinstance(signature, Signature)  # noqa: S101 (a file that cannot be read is not run)
-        return _CheckedSession(session, signature.outputs)
-
-
-class _CheckedSession:
-    def __init__(self, session: Session, outputs: Sequence[Value]) -> None:
-        self._session, self._outputs = session, outputs
-
-    @property
-    def provider(self) -> str:
-        return self._session.provider
-
-    @property
-    def nodes_on_cpu(self) -> tuple[str, ...] | None:
-        return self._session.nodes_on_cpu
-
-    def run(self, inputs: Mapping[str, torch.Tensor], *, seed: int | None = None) -> list[torch.Tensor]:
-        import torch
-        from onnx_ir.tensor_adapters import from_torch_dtype
-
-        copies = {name: tensor.clone() for name, tensor in inputs.items()}  # other runtimes get the same tensors
-        outputs: Any = self._session.run(copies, seed=seed)
-        if not isinstance(outputs, (list, tuple)) or not all(isinstance(output, torch.Tensor) for output in outputs):
-            raise TypeError("run() must return a list of torch tensors")
-        if len(outputs) != len(self._outputs):
-            raise TypeError(f"run() returned {count(len(outputs), 'tensor')}, and the file has {len(self._outputs)} outputs")
-        for value, output in zip(self._outputs, outputs, strict=True):
-            returned, declared = from_torch_dtype(output.dtype).value, value.element_type
-            if declared not in (TensorProto.UNDEFINED, returned):
-                types = f"{data_type_name(returned)}, and the file declares {data_type_name(declared)}"
-                raise TypeError(f"run() returned output {value.name!r} as {types}")
-        return [output.detach().cpu().clone() for output in outputs]  # it may use their memory again
+    Args:
+        tf32: whether ONNX Runtime uses TensorFloat-32 on CUDA.
+        seconds: the time limit of one that is not part of the gate, for loading a file and for each run. With a limit, each of
+            its sessions is a process of its own.
+    """
+    if name == "onnxruntime":
+        return OnnxRuntime(tf32=tf32)
+    runtime: Runtime = RUNTIMES.load(name) if name in RUNTIMES.ours else RUNTIMES.guarded(name, seconds)
+    return runtime

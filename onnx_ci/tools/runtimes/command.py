@@ -18,7 +18,7 @@ from onnx_ci.config.options import Role, options_with
 from onnx_ci.config.settings import Settings
 from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS, version_of
 from onnx_ci.errors import ConfigurationError, ExitCode
-from onnx_ci.plugins import RUNTIMES, version_in_name
+from onnx_ci.plugins import RUNTIMES, variant_in_name, version_in_name
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.report.causes import describe_cells_by_recipe
 from onnx_ci.report.grid import format_result
@@ -174,8 +174,11 @@ def _read_matrix(
 
 def _version_of_runtime(name: str) -> str:
     """The version of the package of a runtime; empty if the name has it, or if there is no package."""
-    distributions = () if version_in_name(name) else RUNTIMES.distributions.get(name) or (RUNTIMES.distribution(name),)
-    return next(filter(None, (version_of(each) for each in distributions if each)), "")
+    if variant_in_name(name):
+        return ""
+    own = {} if name == INSTALLED else getattr(RUNTIMES.load(name), "versions", {})
+    names = RUNTIME_DISTRIBUTIONS if name == INSTALLED else (RUNTIMES.distribution(name) or name,)
+    return next(filter(None, (*own.values(), *map(version_of, names))), "")
 
 
 def _reasons(supports: Mapping[Cell, Support]) -> Iterator[str]:

@@ -136,7 +136,8 @@ def with_remedies(findings: Iterable[Finding], path: Path) -> list[Finding]:
     remedied = []
     for each in findings:
         name = str(each.details.get("runtime", "onnxruntime"))  # that of the file is that of the installed one
-        is_of_values = each.severity is Severity.ERROR and each.output is not None and base_name(name) == "onnxruntime"
+        is_onnxruntime = base_name(name) == "onnxruntime" and ":" not in name  # the faults are those of the CPU provider
+        is_of_values = each.severity is Severity.ERROR and each.output is not None and is_onnxruntime
         version = version_in_name(name) or next(filter(None, map(version_of, RUNTIME_DISTRIBUTIONS)), "0")
         known = matches(path, {"onnxruntime": version}) if is_of_values else []
         remedied.append(replace(each, remedy=f"This fault is known: {known[0]}. {each.remedy}") if known else each)

@@ -235,6 +235,7 @@ DOUBLE = """
 """
 
 
+@pytest.mark.slow  # Python is started anew, for other instructions
 def test_another_kind_of_processor_is_no_change_in_float64(project):
     """What is drawn in float32 keeps the last digits of float32."""
     project.write("onnx_recipes.py", DOUBLE)

@@ -318,11 +318,13 @@ def test_what_a_recipe_makes_if_it_is_missing_counts_as_missing(root):
 
 
 def test_what_the_runtime_of_a_plug_in_starts_counts_as_a_file(root):
-    runtime = Path(__file__).parents[3] / "onnx_ci/pipeline/run/runtime.py"  # as the parent imports it
-    code = f"import subprocess\nexec(compile('run()', {str(runtime)!r}, 'exec'), {{'run': lambda: subprocess.run(['true'])}})"
+    runtime = Path(__file__).parents[3] / "onnx_ci/tools/engines/plugin.py"  # as the parent imports it
+    program = ["true", "--quiet", str(root / "data/a.txt")]
+    code = f"import subprocess\nexec(compile('run()', {str(runtime)!r}, 'exec'), {{'run': lambda: subprocess.run({program})}})"
     seen = watched(root, code)
     assert seen.not_kept == ""
     assert shutil.which("true") in seen.files
+    assert names(seen, root) == {"data/a.txt", "recipe.py"}  # what it is given, if it is a file
 
 
 def test_what_is_opened_too_deep_to_be_recorded_is_not_kept(root):

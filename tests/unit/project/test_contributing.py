@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ def test_files_and_folders_are_named_at_all():
         ("A stage of a cell", "onnx_ci/results/stages.py", 'Stage("observability"'),
         ("A stage of a cell", "onnx_ci/pipeline/prepare/prepare.py", 'timed("observability"'),
         ("A stage of a cell", "onnx_ci/engine/cell.py", 'timed("export"'),
+        ("A runtime", "pyproject.toml", '[project.entry-points."onnx_ci.runtimes"]'),
         ("A runtime", "onnx_ci/plugins.py", "RUNTIMES = PluginKind("),
         ("An exporter", "onnx_ci/plugins.py", "EXPORTERS = PluginKind("),
         ("A post-export pass", "onnx_ci/plugins.py", "PASSES = PluginKind("),
@@ -59,7 +61,9 @@ def test_each_rule_has_its_page():
 
 @pytest.mark.parametrize("kind", OF_CELLS.values(), ids=lambda kind: kind.noun)
 def test_each_plugin_of_ours_has_its_module(kind):
-    modules = [ROOT / f"{target.partition(':')[0].replace('.', '/')}.py" for target in kind.ours.values()]
+    entry_points = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
+    targets = [*kind.ours.values(), *entry_points.get(kind.group, {}).values()]
+    modules = [ROOT / f"{target.partition(':')[0].replace('.', '/')}.py" for target in targets]
     assert modules
     assert all(module.is_file() for module in modules)
     folders = {module.parent.relative_to(ROOT).as_posix() for module in modules}

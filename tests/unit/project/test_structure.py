@@ -38,7 +38,7 @@ def test_every_room_says_what_it_is_for(room):
 
 
 def test_the_gate_names_tools_in_three_places_only():
-    """Another version of a runtime is versions' work, what is said of a failure is runtimes', and ``onnx_ci.compare`` is a tool.
+    """Runtimes that are not the gate's are tools, what more is said of a failure is a tool's, and so is ``onnx_ci.compare``.
 
     Lint sees no import in a text.
     """
@@ -50,7 +50,7 @@ def test_the_gate_names_tools_in_three_places_only():
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("onnx_ci.tools")
     }
     assert texts == {
-        *(("plugins.py", target) for target in (*RUNTIMES.versioned.values(), *TOOLS.values())),
+        *(("plugins.py", target) for target in (*RUNTIMES.variants.values(), RUNTIMES.guard, *TOOLS.values())),
         ("__init__.py", "onnx_ci.tools.two_files.compare"),
     }
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import numpy as np
 import onnx
 import onnxruntime
@@ -20,7 +18,9 @@ from onnx_ci.engine.one_process import Engine
 from onnx_ci.errors import EnvironmentLacksError
 from onnx_ci.matrix.plan import plan
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
+from onnx_ci.plugins import RUNTIMES
 from onnx_ci.results.verdict import decide
+from onnx_ci.tools.engines import engine
 
 ALL = "onnxruntime,reference,openvino"
 
@@ -232,11 +232,22 @@ def test_an_unknown_runtime_is_a_mistake_with_the_nearest_name():
         onnx_ci.run([right], runtimes="openvin")
 
 
-def test_a_runtime_that_is_asked_for_and_absent_is_told_before_anything_runs(monkeypatch):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "openvino" else find(name, *rest))
-    with pytest.raises(EnvironmentLacksError, match=r"install onnx-ci\[openvino\]"):
-        onnx_ci.run([right], opsets=13, runtimes="onnxruntime,openvino")
+def test_a_runtime_that_is_asked_for_and_absent_is_told_before_anything_runs(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # no folder above has Node's packages
+    words = r"the runtime onnxruntime-web cannot be used: (Node is|onnxruntime-web is) not installed; "
+    with pytest.raises(EnvironmentLacksError, match=words):
+        onnx_ci.run([right], opsets=13, runtimes="onnxruntime,onnxruntime-web")
+
+
+@pytest.mark.parametrize("name", ["opencv", "openvino", "tract"])
+def test_an_engine_that_is_absent_says_what_to_install(name, monkeypatch):
+    monkeypatch.setattr(engine, "version_of", lambda distribution: None)
+    runtime = RUNTIMES.load(name)
+    assert (runtime.missing_device("cpu") or "").endswith(f"is not installed; install onnx-ci[{name}]")
+    monkeypatch.setattr(engine, "version_of", lambda distribution: "1.0")
+    assert runtime.missing_device("cpu") is None
+    assert runtime.missing_device("cuda") == f"{name} computes on the CPU only"
+    assert [*runtime.versions.values()] == ["1.0"]
 
 
 def test_an_operator_without_an_implementation_for_its_types_is_said_to_be_that():
