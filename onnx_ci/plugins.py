@@ -196,6 +196,19 @@ COMMANDS = PluginKind(
 )
 """The commands of the gate, in the order of the help. Those of the tools are entry points, like any other package's."""
 
+TOOLS: Mapping[str, str] = {
+    "wrong-nodes": "onnx_ci.tools.runtimes.located:explain",
+    "known-faults": "onnx_ci.tools.runtimes.known_faults:notes",
+    "known-remedies": "onnx_ci.tools.runtimes.known_faults:with_remedies",
+}
+"""Functions of tools that say more about a failure, in the form of entry points. A run without one imports none of them."""
+
+
+def tool(name: str) -> Any:
+    """Import and return a function of :data:`TOOLS`."""
+    return EntryPoint(name, TOOLS[name], "").load()
+
+
 OF_CELLS: Mapping[str, PluginKind] = {kind.group: kind for kind in (RUNTIMES, EXPORTERS, PASSES)}
 """The kinds of plug-ins that can affect a verdict, by the group of their entry points."""
 _KINDS = {**OF_CELLS, COMMANDS.group: COMMANDS}

@@ -120,12 +120,10 @@ def _signature(role: str, old: Entry, new: Entry) -> tuple[list[str], dict[str, 
     before, now = old[f"{role}s",], new[f"{role}s",]
     removed, added = [name for name in before if name not in now], [name for name in now if name not in before]
     former = {name: name for name in now if name in before}
-    lines = []
-    if len(before) == len(now):
-        for former_name, name in zip(before, now, strict=True):
-            if former_name in removed and name in added:
-                former[name] = former_name
-                lines.append(f"{role} {former_name!r} renamed to {name!r}")
+    pairs = zip(before, now, strict=True) if len(before) == len(now) else ()
+    renamed = {name: former_name for former_name, name in pairs if former_name in removed and name in added}
+    former |= renamed
+    lines = describe_renamed(role, [(former_name, name) for name, former_name in renamed.items()])
     lines += [f"{role} {name!r} was removed" for name in removed if name not in former.values()]
     lines += [f"{role} {name!r} was added" for name in added if name not in former]
     if not removed and not added and before != now:
@@ -144,6 +142,18 @@ def _signature(role: str, old: Entry, new: Entry) -> tuple[list[str], dict[str, 
             swapped |= {first, second}
     lines += [f"{role} {name!r} {change}" for name in changed if name not in swapped for change in _type(*declared[name])]
     return lines, former
+
+
+def describe_renamed(role: str, pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """``outputs 'output.cache.*' renamed to 'cache.*'``: names with the same last parts together, others by themselves."""
+    groups: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for pair in pairs:
+        old_parts, new_parts = (name.split(".") for name in pair)
+        while min(len(old_parts), len(new_parts)) > 1 and old_parts[-1] == new_parts[-1]:
+            del old_parts[-1], new_parts[-1]
+        groups.setdefault((".".join(old_parts), ".".join(new_parts)), []).append(pair)
+    shown = ((group[0], "") if len(group) == 1 else ((f"{old}.*", f"{new}.*"), "s") for (old, new), group in groups.items())
+    return [f"{role}{plural} {old!r} renamed to {new!r}" for (old, new), plural in shown]
 
 
 def _type(old: DeclaredValue, new: DeclaredValue) -> Iterator[str]:

@@ -26,6 +26,7 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import EVERY_RECIPE
 from onnx_ci.environment.versions import require_runtime
 from onnx_ci.errors import ConfigurationError, ExitCode, existing_file, first_line
+from onnx_ci.plugins import tool
 from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.run_in_child import run_in_child
 from onnx_ci.processes.supervisor import LAST, Death, Send
@@ -206,6 +207,7 @@ def _check(path: Path, load: bool, announce: Callable[[str], None]) -> FileResul
         *onnx_file.check_paths(signature, Severity.ERROR),
         *onnx_file.check_weights(signature),
         *onnx_file.check(path, signature),
+        *tool("known-faults")(path),
     ]
     if not load or any(each.rule == "external-data" for each in findings):
         return FileResult(findings=tuple(findings), about=about)

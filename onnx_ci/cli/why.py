@@ -27,6 +27,9 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.errors import ConfigurationError, ExitCode, did_you_mean
 from onnx_ci.matrix.plan import spec_of
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
+from onnx_ci.pipeline.compare.attribution import is_of_other_runtime
+from onnx_ci.plugins import tool
+from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.report.causes import causes_of
 from onnx_ci.report.findings import finding_lines
 from onnx_ci.report.text import describe_outcome, step_lines
@@ -48,9 +51,9 @@ def why(target: str | None, name: str | None, paths: tuple[Path, ...], **flags: 
 
     Each cause is shown with its line of code, and with the nodes around the fault: what each node computes in the file, what
     the model computes there, and the difference in units of the rounding of that operator. The difference is small before the
-    fault and grows from there. A CELL is an id as shown by `onnx-ci list`, with or without the recipe file. Known and allowed
-    failures are explained, too. A FILE is judged as by `onnx-ci verify`. Recipes are searched for in PATHS, or in the project's
-    recipe files. The exit code is that of the cell.
+    fault and grows from there. In another runtime that is wrong, each node is run alone. A CELL is an id as shown by `onnx-ci
+    list`, with or without the recipe file. Known and allowed failures are explained, too. A FILE is judged as by `onnx-ci
+    verify`. Recipes are searched for in PATHS, or in the project's recipe files. The exit code is that of the cell.
 
     The page of a RULE explains it, with an example that breaks it, and says how to fix that. Without a target, all rules are
     listed by the phase that reports them. An error fails the cell, a warning marks it, and a note is only reported;
@@ -72,14 +75,18 @@ def why(target: str | None, name: str | None, paths: tuple[Path, ...], **flags: 
         raise ConfigurationError(f"there is no file and no rule {target!r}{nearest}")
     settings = settings_from(flags | {"locate": "true"})
     subject = failing_cell_or_file(target, settings, paths)
-    if isinstance(subject, NamedCell):
-        result = _judge(subject, None, settings)
-    elif name is None:
-        raise ConfigurationError(f"name the recipe that {target} is an export of: --recipe=NAME")
-    else:
-        file = subject.absolute()  # a recipe may change directory
-        result = _judge(_cell_of_file(file, name, settings, paths), file, settings)
-    show_explained(result.cell.id if isinstance(subject, NamedCell) else target, result)
+    with scratch_folder() as folder:
+        settings = dataclasses.replace(settings, save_inputs=folder)
+        if isinstance(subject, NamedCell):
+            file, result = None, _judge(subject, None, dataclasses.replace(settings, artifacts=folder))
+        elif name is None:
+            raise ConfigurationError(f"name the recipe that {target} is an export of: --recipe=NAME")
+        else:
+            file = subject.absolute()  # a recipe may change directory
+            result = _judge(_cell_of_file(file, name, settings, paths), file, settings)
+        show_explained(result.cell.id if file is None else target, result)
+        for line in tool("wrong-nodes")(result, file or result.artifact, folder, settings):
+            click.echo(one_line(line))
     sys.exit(exit_code([result]))
 
 
@@ -117,7 +124,8 @@ def show_explained(target: str, result: CellResult) -> None:
         steps_by_probe = {finding.probe: finding.steps for finding in reversed(findings) if finding.steps}  # the first counts
         for probe, steps in steps_by_probe.items():
             lines += ["", f"    on {probe!r}, node by node:", *step_lines(steps)]
-        if cause.finding.severity is Severity.ERROR and cause.finding.probe is not None and not cause.finding.culprits:
+        error = cause.finding
+        if error.severity is Severity.ERROR and error.probe is not None and not (error.culprits or is_of_other_runtime(error)):
             lines.append("    where the wrong values come from was not found")
     for line in lines:
         click.echo(one_line(line))

@@ -5,17 +5,21 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import platform
+import re
 from collections.abc import Mapping, Sequence
 
 from onnx_ci.errors import EnvironmentLacksError
 from onnx_ci.plugins import RUNTIMES, plugin_versions, variant_in_name
 from onnx_ci.text import listed
+from onnx_ci.version import __version__
 
 RUNTIME_DISTRIBUTIONS = (
     "onnxruntime",
     *(f"onnxruntime-{build}" for build in ("gpu", "openvino", "directml", "webgpu", "qnn", "migraphx", "rocm", "cann")),
 )
 """The wheels that provide the package ``onnxruntime``; installed together, they overwrite each other's files."""
+TESTED = {"torch": "2.13.0", "onnx": "1.23.2", "onnxruntime": "1.31.1", "onnxruntime-gpu": "1.31.1"}
+"""The newest versions that onnx-ci is tested with: those in ``constraints.txt``, which is not installed."""
 RECORDED = ("onnx-ci", "torch", "torchvision", "onnx", *RUNTIME_DISTRIBUTIONS, "onnxscript", "numpy", "pytest")
 
 
@@ -37,6 +41,19 @@ def describe_version_changes(before: Mapping[str, str], now: Mapping[str, str]) 
     """``onnxruntime 1.22.0 → 1.23.0, torch 2.12.0 → 2.13.0``, or an empty string."""
     names = sorted(name for name in {**before, **now} if before.get(name) != now.get(name))
     return ", ".join(f"{name} {before.get(name, 'absent')} → {now.get(name, 'absent')}" for name in names)
+
+
+def describe_untested(environment: Mapping[str, str]) -> str:
+    """``newer than what onnx-ci 0.1.0 is tested with: torch 2.14.0 (tested: 2.13.0)``; empty if nothing is."""
+
+    def release(version: str) -> tuple[int, ...]:
+        return tuple(map(int, re.findall(r"\d+", version)))
+
+    newer = []
+    for name, tested in TESTED.items():  # of merged runs, which have several versions in one text, the newest counts
+        present = max(re.findall(r"\d+(?:\.\d+)+", environment.get(name, "")), key=release, default="0")
+        newer += [f"{name} {present} (tested: {tested})"] if release(present) > release(tested) else []
+    return f"newer than what onnx-ci {__version__} is tested with: {', '.join(newer)}" if newer else ""
 
 
 def describe_bug() -> str:

@@ -32,6 +32,7 @@ from onnx_ci.pipeline.post_export.shipped_reference import ShippedReference
 from onnx_ci.pipeline.prepare.side_effects import as_of_ties
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.pipeline.run.runtime import Runtime
+from onnx_ci.plugins import tool
 from onnx_ci.processes.capture import timed
 from onnx_ci.results.records import CpuVsGpu, ExportFacts, Finding, OutputDrift, Severity
 
@@ -134,6 +135,8 @@ def _judge_numbers(judgement: Judgement, inference: _Inference, runtimes: Sequen
     plain = OnnxRuntime(optimize=False, tf32=model.recipe.tf32)
     is_faulty = any(each.faults for each in of_onnxruntime)
     numbers = attribute_faults(runs, [inference.run(plain, probes.all, device)] if is_faulty else [])
+    if _has_errors(numbers):
+        numbers = tool("known-remedies")(numbers, inference.path)
     # Where ONNX Runtime replaces several nodes by one, it overlooks the exponent and takes every Pow for a square.
     if of_onnxruntime and inference.signature.has_other_powers and not _has_errors(numbers):
         numbers += hidden_faults(inference.run(plain, [probes.example], device))  # its exponent matters on every input

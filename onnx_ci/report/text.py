@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from onnx_ci.environment.versions import describe_untested
 from onnx_ci.report.causes import (
     SharedFinding,
     baseline_changes,
@@ -111,6 +112,7 @@ def describe_run(report: RunReport) -> list[str]:
     lines += [f"merged runs differ: {each}" for each in differences(report.merged_from)]
     return [
         *lines,
+        *filter(None, [describe_untested(report.environment)]),
         *describe_failing_environments(report),
         *describe_reasons(report.cells),
         *(f"left out {each}" for each in describe_exclusions(report.exclusions)),

@@ -80,7 +80,7 @@ def _compare_values(
     declared = labels if role == "output" or model.recipe.input_names else in_graph
     if declared != in_graph:
         message = f"the {role}s are declared as {', '.join(declared)}, but the graph has {', '.join(in_graph)}"
-        return [finding("name-mismatch", message, details={"declared": declared, "found": in_graph})]
+        return [finding("name-mismatch", message, details={"role": role, "declared": declared, "found": in_graph})]
     findings = []
     for label, value, tensor in zip(labels, values, tensors, strict=True):
         if value.element_type != _element_type_of(tensor):

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnx.inliner
 import torch
-from onnx import AttributeProto, NodeProto
+from onnx import AttributeProto, NodeProto, ValueInfoProto
 from onnx_ir.tensor_adapters import from_torch_dtype
 
 from onnx_ci.onnx_model.contents import graphs_in
@@ -72,7 +72,7 @@ class FileNode:
 
 
 class NodeRunner:
-    """Runs the nodes of a file one by one."""
+    """Runs the nodes of a file one by one in ONNX Runtime, and writes files with some of them for other runtimes."""
 
     def __init__(self, path: Path) -> None:
         model = onnx.load(path)
@@ -145,8 +145,13 @@ class NodeRunner:
             onnx.helper.make_tensor_value_info(name, from_torch_dtype(tensor.dtype).value, [None] * tensor.dim())
             for name, tensor in inputs.items()
         ]
-        outputs = [onnx.ValueInfoProto(name=name) for name in node.outputs]
-        graph = onnx.helper.make_graph([node.proto], "node", declared, outputs)
+        return self.file_of([node], declared, [onnx.ValueInfoProto(name=name) for name in node.outputs])
+
+    def file_of(self, nodes: Sequence[FileNode], inputs: Sequence[ValueInfoProto], outputs: Sequence[ValueInfoProto]) -> bytes:
+        """A file with some of the nodes, and with the initializers that they need and that are not among its inputs."""
+        needed = {name for node in nodes for name in node.inputs} - {each.name for each in inputs}
+        constants = [tensor for name, tensor in self._initializers.items() if name in needed]
+        graph = onnx.helper.make_graph([node.proto for node in nodes], "nodes", inputs, outputs, constants)
         model = onnx.helper.make_model(graph, opset_imports=self._opsets, ir_version=self._ir_version)
         return bytes(model.SerializeToString())
 

@@ -1,4 +1,4 @@
-"""Cells judged with other versions of packages: the commands ``upgrade``, ``versions`` and ``runtimes``.
+"""Cells judged with other versions of packages: the commands ``upgrade`` and ``versions``.
 
-In: cells, and versions that exist. Out: what an upgrade breaks, which version repairs a cell, which runtimes compute it right.
+In: cells, and versions that exist. Out: what an upgrade breaks, which version repairs a cell.
 """

@@ -36,7 +36,7 @@ class OtherOnnxRuntime:
     is_deployed = True
 
     def __init__(self, version: str) -> None:
-        self._folder = folder_of(_wheels(version))
+        self._folder = folder_of(wheels_of(version))
         if not self._folder.is_dir():
             where = self._folder.parent
             raise EnvironmentLacksError(f"onnxruntime {version} is not in {where}; a run with --runtimes installs it")
@@ -50,7 +50,7 @@ class OtherOnnxRuntime:
             ConfigurationError: it does not exist, has no wheel for this Python, or cannot be downloaded or written.
         """
         try:
-            overlay_of(_wheels(version))
+            overlay_of(wheels_of(version))
         except ImpossibleError as error:
             raise ImpossibleError(pip.missing(f"onnxruntime=={version}") or str(error)) from None
 
@@ -113,7 +113,7 @@ class OtherSession:
         return answer
 
 
-def _wheels(version: str) -> dict[str, Wheel]:
+def wheels_of(version: str) -> dict[str, Wheel]:
     """What a version imports. Its other requirements are for its tools, such as the quantizer."""
     numpy = {"numpy": _LAST_NUMPY_1} if Version(version) < _FIRST_FOR_NUMPY_2 else {}
     return {"onnxruntime": Wheel(version=version), **numpy}

@@ -26,6 +26,7 @@ from onnx_ci.text import listed
 _WHEELS_ONLY = "--only-binary=:all:"
 _CONFLICT = re.compile(r"The conflict is caused by:\n((?:[ \t]+\S.*\n?)+)")
 _CONNECTION = re.compile(r"connection broken by '(.*)'")
+_NO_MATCH = "No matching distribution found for "
 _LAST_TRY = re.compile(r"Retry\(total=0,.* after connection broken by")
 _DISK = re.compile(r"No space left on device|Disk quota exceeded|Read-only file system|File too large")
 
@@ -43,13 +44,14 @@ class Wheel:
     """Its hash as the index gives it; empty if it is not known."""
 
 
-def available(name: str, *, pre: bool = False) -> list[Version]:
-    """The versions of a distribution for this Python, in ascending order.
+def available(name: str, *, pre: bool = False, python: str = "") -> list[Version]:
+    """The versions of a distribution for this Python, or for another one such as ``3.14``, in ascending order.
 
     Raises:
         ConfigurationError: there is no such package, pip is missing, or the index cannot be reached.
     """
-    done = _pip("index", "versions", name, _WHEELS_ONLY, *(["--pre"] if pre else []))
+    flags = [*(["--pre"] if pre else []), *([f"--python-version={python}"] if python else [])]
+    done = _pip("index", "versions", name, _WHEELS_ONLY, *flags)
     line = next((line for line in done.stdout.splitlines() if line.startswith("Available versions:")), None)
     if line is None or _LAST_TRY.search(done.stderr):  # without one of its indexes, pip knows fewer versions
         raise _error(done, f"pip knows no version of {name}", unknown=_no_wheel(name))
@@ -155,6 +157,7 @@ def _error(done: subprocess.CompletedProcess[str], what: str, *, unknown: str) -
         reason = broken[1].rpartition(": ")[2].rstrip("\"')")
         return ConfigurationError(f"the package index cannot be reached: {reason}; PIP_INDEX_URL sets another one")
     errors = [line.removeprefix("ERROR: ").strip() for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
-    if any(line.startswith("No matching distribution found") for line in errors):
-        return ImpossibleError(unknown)
+    if (lacking := next((line for line in errors if line.startswith(_NO_MATCH)), None)) is not None:
+        wanted = lacking.removeprefix(_NO_MATCH).partition(" (from ")[0]  # what was requested, or what that requires
+        return ImpossibleError(unknown if not wanted or wanted in unknown else f"{_no_wheel(wanted)}, which is required")
     return ConfigurationError(f"{what}: {errors[-1] if errors else f'pip ended with exit code {done.returncode}'}")

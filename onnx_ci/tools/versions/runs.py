@@ -43,6 +43,16 @@ class CachedRuns:
                 self._wheels[requirements] = None
         return self._wheels[requirements]
 
+    @property
+    def versions(self) -> dict[str, list[str]]:
+        """The versions of each package that were asked for and can be had."""
+        versions: dict[str, list[str]] = {}
+        for requirements, wheels in self._wheels.items():
+            for name, wheel in (wheels or {}).items():
+                if f"{name}=={wheel.version}" in requirements:
+                    versions.setdefault(name, []).append(wheel.version)
+        return versions
+
     def results(self, wheels: Mapping[str, Wheel]) -> Mapping[Cell, CellResult] | str:
         """The results with these wheels; if nothing ran, the reason."""
         key = frozenset((name, wheel.version) for name, wheel in wheels.items())

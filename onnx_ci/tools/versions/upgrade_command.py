@@ -13,6 +13,7 @@ from typing import NoReturn
 import click
 from packaging.version import Version
 
+from onnx_ci.baseline.changes import describe_renamed
 from onnx_ci.cli.common import GroupedCommand, options_of, settings_from, style, with_colour, with_exit_code
 from onnx_ci.config.options import Role, options_with
 from onnx_ci.config.settings import Settings
@@ -23,6 +24,7 @@ from onnx_ci.report.findings import finding_lines
 from onnx_ci.results.records import Cell, CellResult, Problem, Status
 from onnx_ci.text import count, listed_shortly, one_line
 from onnx_ci.tools.versions import pip
+from onnx_ci.tools.versions.newest import describe_held_back
 from onnx_ci.tools.versions.overlay import Request, all_packages, in_words, installed, overlay_of, resolved
 from onnx_ci.tools.versions.pip import Wheel
 from onnx_ci.tools.versions.runs import CachedRuns, NothingReportedError, flags_for, flags_of, reported
@@ -72,10 +74,17 @@ def upgrade(
     request = Request(requirements=to or tuple(all_packages(installed())), constraints=constraint, upgrade=True, pre=pre)
     names = request.names
     wheels = resolved(request)
+    free = {name for name, each in zip(names, request.requirements, strict=True) if each == name}  # without a version
+    had = {
+        name: [wheels[name].version if name in wheels else today[name]] for name in names if name in {*wheels, *today} & free
+    }
+    held_back = [one_line(line) for line in describe_held_back(had, request)]
     named = [name for name in names if name in wheels] or list(wheels)
     if not wheels:
         versions = listed_shortly([f"{name} {today.get(name, '')}" for name in names], _MOST_SHOWN)
         click.echo(f"nothing to compare: what is allowed is installed already: {versions}")
+        for line in held_back:
+            click.echo(line)
         sys.exit(ExitCode.PASSED)
     changes = {name: f"{name} {today.get(name, 'absent')} → {wheel.version}" for name, wheel in wheels.items()}
     needed = [change for name, change in changes.items() if name not in named]
@@ -86,8 +95,12 @@ def upgrade(
     lines = list(_lines(judged))
     if not lines:
         click.echo(f"nothing changed in {count(judged.cells, 'cell')}: {heading}")
+        for line in held_back:
+            click.echo(line)
         sys.exit(ExitCode.PASSED)
     click.echo(style(heading, None))
+    for line in held_back:
+        click.echo(line)
     for line in map(one_line, lines):
         click.echo(style(line, Status.FAILED) if line.startswith("broke: ") else line)
     if judged.broken:
@@ -109,6 +122,11 @@ def _lines(judged: Upgraded) -> Iterator[str]:
     for failure in shared_failures(judged.results):
         yield f"broke: {failure.title}"
         yield from (f"    {line}" for line in finding_lines(failure.first.findings))
+        for finding in failure.first.findings:
+            if finding.rule == "name-mismatch" and {"role", "declared", "found"} <= finding.details.keys():
+                pairs = zip(finding.details["declared"], finding.details["found"], strict=True)
+                renamed = describe_renamed(finding.details["role"], [(old, new) for old, new in pairs if old != new])
+                yield from (f"    with these versions, {line}" for line in renamed)
     if judged.comparison is not None:
         yield from _other_lines(judged.comparison)
 

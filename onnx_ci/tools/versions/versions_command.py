@@ -23,6 +23,7 @@ from onnx_ci.results.records import Cell
 from onnx_ci.results.verdict import broken_rules, exit_code
 from onnx_ci.text import listed, one_line
 from onnx_ci.tools.versions import pip
+from onnx_ci.tools.versions.newest import describe_held_back
 from onnx_ci.tools.versions.overlay import TORCH, Request, in_words, installed, kept_requirements, packages_of
 from onnx_ci.tools.versions.pip import ImpossibleError
 from onnx_ci.tools.versions.runs import CachedRuns, flags_for, flags_of, is_right
@@ -60,6 +61,9 @@ def versions(target: str, with_torch: bool, pre: bool, paths: tuple[Path, ...], 
     file = os.path.relpath(settings.root / cell.source)
     runs = CachedRuns([*flags_of({**flags, **flags_for([cell], settings)}), file], settings, Request(requirements=(), pre=pre))
     better = repair(cell, broken, tried, runs, lambda words: click.echo(f"  {one_line(words)}"), pre=pre)
+    had = {name: [installed()[name].version, *runs.versions.get(name, ())] for name in tried}
+    for line in describe_held_back(had, Request(requirements=(), pre=pre)):
+        click.echo(f"  {one_line(line)}")
     if better is not None:
         click.echo(f"\n{better.words}")
     else:

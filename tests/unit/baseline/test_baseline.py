@@ -12,7 +12,7 @@ from toolbox.recorded import FACTS, VERSIONS, WEIGHTS, changed, keeper, result_o
 
 import onnx_ci
 from onnx_ci import ConfigurationError
-from onnx_ci.baseline.changes import changed_versions, changes
+from onnx_ci.baseline.changes import changed_versions, changes, describe_renamed
 from onnx_ci.baseline.check import Baselines
 from onnx_ci.baseline.entry import entry_of
 from onnx_ci.baseline.file import Baseline, Place, as_text, read
@@ -103,6 +103,18 @@ LONGER = dataclasses.replace(FACTS.outputs[1], dims=("batch", "5"))
 )  # fmt: skip
 def test_each_change_has_its_kind_and_words(new, expected):
     assert said(new) == expected
+
+
+def test_names_that_end_alike_are_renamed_in_one_line():
+    # transformers 5.24 names what 5.23 calls input.past_key_values.layers.0.keys and output.past_key_values.layers.0.keys.
+    ends = ["layers.0.keys", "layers.0.values", "layers.1.keys"]
+    inputs = [(f"input.past_key_values.{end}", f"past_key_values.{end}") for end in ends]
+    assert describe_renamed("input", inputs) == ["inputs 'input.past_key_values.*' renamed to 'past_key_values.*'"]
+    outputs = [("logits", "scores"), *((f"output.past_key_values.{end}", f"cache.{end}") for end in ends)]
+    assert describe_renamed("output", outputs) == [
+        "output 'logits' renamed to 'scores'",
+        "outputs 'output.past_key_values.*' renamed to 'cache.*'",
+    ]
 
 
 def test_outputs_that_change_places_with_their_types_are_swapped():

@@ -150,3 +150,43 @@ def test_a_file_that_is_wrong_with_the_installed_version_has_no_oldest(cli, inde
     assert done.returncode == 1
     assert done.stdout.splitlines()[1].split() == ["frozen", "cpu", "-"]
     assert "- none, because the installed one is not" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_matrix_says_what_each_version_does_and_at_which_node(cli, index, project):
+    index.onnxruntime("1.19.0", **OLD_IR)
+    index.onnxruntime("1.20.0")
+    index.onnxruntime("1.21.0", **NEGATES)
+    words = ("runtimes", "--runtimes=onnxruntime@1.19,onnxruntime@1.20,onnxruntime@1.21", "--select=scale::opset13-cpu")
+    done = cli(*words, "--json=m.json", "--html=m.html")
+    assert (done.returncode, done.stderr) == (1, "")
+    data = json.loads((project.root / "m.json").read_text(encoding="utf-8"))
+    (of_cell,) = data["cells"]
+    verdicts = {name: outcome["verdict"] for name, outcome in of_cell["runtimes"].items()}
+    expected = {"onnxruntime@1.19": "refused", "onnxruntime@1.20": "right", "onnxruntime@1.21": "wrong"}
+    assert verdicts == {"onnxruntime": "right", **expected}
+    node, *others = of_cell["runtimes"]["onnxruntime@1.21"]["nodes"]
+    assert all(re.match(r"\w+ '.+': off by ", each) for each in (node, *others))
+    assert of_cell["runtimes"]["onnxruntime@1.19"]["nodes"] == []  # any file of that IR version is refused
+    assert f"    {node}" in done.stdout.splitlines()
+    assert "<strong>refused</strong>" in (project.root / "m.html").read_text(encoding="utf-8")
+    assert cli(*words, "--no-nodes", "--fail-on=none").returncode == 0
+    unknown = cli(*words, "--fail-on=slow")
+    assert (unknown.returncode, unknown.stdout) == (2, "")
+    assert "--fail-on takes wrong and refused or none, not 'slow'" in unknown.stderr
+
+
+def test_only_the_matrix_is_written(cli):
+    done = cli("runtimes", "--json=m.json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "name the runtimes, --runtimes=LIST" in done.stderr
+
+
+@pytest.mark.slow
+def test_why_runs_each_node_alone_in_another_version(cli, index):
+    index.onnxruntime("1.21.0", **NEGATES)
+    done = cli("why", "scale::opset13-cpu", "--runtimes=onnxruntime,onnxruntime@1.21")
+    assert done.returncode == 1
+    _, _, nodes = done.stdout.partition("    in onnxruntime@1.21, each node alone, with its right inputs:\n")
+    assert nodes and all(re.match(r"      \w+ '.+': off by ", each) for each in nodes.splitlines())
+    assert "was not found" not in done.stdout

@@ -140,3 +140,28 @@ def test_what_cannot_be_compared_is_refused_in_one_line(cli, index, words, said)
     done = upgrade(cli, *words)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
     assert said in done.stderr
+
+
+def test_what_holds_the_newest_version_back_is_said(cli, index, tmp_path):
+    index.mirror("1.0")
+    index.mirror("1.1")
+    index.install("mirror==1.0")
+    constraints = tmp_path / "constraints.txt"
+    constraints.write_text("mirror<1.1\n")
+    done = upgrade(cli, f"--constraint={constraints}")
+    assert (done.returncode, done.stderr) == (0, "")
+    nothing, held_back = done.stdout.splitlines()
+    assert nothing.startswith("nothing to compare: ")
+    assert held_back.startswith("mirror 1.1 was not tried: ") and "a constraint requires mirror<1.1" in held_back
+    assert "was not tried" not in upgrade(cli, "--to=mirror==1.0").stdout  # the user has named the version
+
+
+@pytest.mark.slow
+def test_what_an_upgrade_renames_is_told_as_that(cli, index):
+    index.mirror("1.0")
+    rename = "model.graph.node[-1].output[0] = model.graph.output[0].name = 'cache.y'"
+    index.mirror("1.1", change=rename)
+    index.install("mirror==1.0")
+    done = upgrade(cli)
+    assert done.returncode == 1
+    assert "    with these versions, output 'y' renamed to 'cache.y'" in done.stdout.splitlines(), done.stdout

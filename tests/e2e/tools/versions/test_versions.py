@@ -85,3 +85,13 @@ def test_without_a_network_it_is_said_in_one_line(cli, index):
     assert (
         line == "onnx-ci: the package index cannot be reached: [Errno 111] Connection refused; PIP_INDEX_URL sets another one"
     )
+
+
+@pytest.mark.slow
+def test_a_newer_version_that_another_package_holds_back_is_named(cli, index):
+    index.mirror("1.0", **WRONG)
+    index.mirror("1.1", "lens==9")
+    index.install("mirror==1.0")
+    done = cli("versions", CELL)
+    assert done.returncode == 1
+    assert re.search(r"^  mirror 1\.1 was not tried: .*lens", done.stdout, re.MULTILINE), done.stdout

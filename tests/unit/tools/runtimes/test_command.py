@@ -8,7 +8,7 @@ from onnx_ci import Status
 from onnx_ci.pipeline.compare.attribution import is_of_other_runtime
 from onnx_ci.results.records import Cell, CellResult
 from onnx_ci.results.rules import finding
-from onnx_ci.tools.versions.runtimes_command import support_of
+from onnx_ci.tools.runtimes.command import support_of
 
 TRIED = ["1.15.0", "1.16.0", "1.17.0"]
 

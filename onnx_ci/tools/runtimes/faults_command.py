@@ -1,0 +1,89 @@
+"""``onnx-ci faults``: which releases of runtimes are known to compute a file wrong, and how that was learned."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+from packaging.version import Version
+
+from onnx_ci.cli.common import GroupedCommand, with_exit_code
+from onnx_ci.environment.versions import version_of
+from onnx_ci.errors import ConfigurationError, ExitCode, existing_file
+from onnx_ci.results.files import write_text
+from onnx_ci.text import count, one_line
+from onnx_ci.tools.versions import pip
+
+
+@click.command(cls=GroupedCommand)
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--with", "release", metavar="VERSION", help="Only the faults of this version of ONNX Runtime.")
+@click.option("--renew", type=click.Path(path_type=Path), metavar="PATH", help="Measure all faults again, and write them.")
+@click.option("--since", default="1.15", show_default=True, metavar="VERSION", help="With --renew, the oldest release.")
+@with_exit_code
+def faults(files: tuple[Path, ...], release: str | None, renew: Path | None, since: str) -> NoReturn:
+    r"""Show what releases of ONNX Runtime are known to compute wrong, in FILES or at all.
+
+    Nothing is run: the nodes of each file are compared with a table of faults, which was measured. The exit code is 1 if a file
+    has such nodes.
+
+    With --renew, thousands of small files are run in every release, and what all of them compute wrong becomes the table.
+
+    \b
+    Examples:
+      onnx-ci faults                              all that are known
+      onnx-ci faults model.onnx --with=1.20       those of one release in one file
+      onnx-ci faults --renew=known_faults.toml    in an hour
+    """
+    if renew is not None:
+        _renew(renew, Version(since))
+        sys.exit(ExitCode.PASSED)
+    from onnx_ci.tools.runtimes.known_faults import known_faults, matches
+
+    versions = None if release is None else {"onnxruntime": release}
+    if not files:
+        for row in known_faults():
+            if release is None or row.holds_for(release):
+                click.echo(one_line(row.words))
+        sys.exit(ExitCode.PASSED)
+    has_faults = False
+    for path in files:
+        for match in matches(existing_file(path), versions):
+            has_faults = True
+            click.echo(one_line(f"{path}: {match}"))
+    if not has_faults:
+        click.echo("no node of them is known to be computed wrong")
+    sys.exit(ExitCode.FAILED if has_faults else ExitCode.PASSED)
+
+
+def _renew(path: Path, since: Version) -> None:
+    """Measure all releases, and write the table."""
+    from onnx_ci.tools.runtimes.fault_cases import write_cases, write_limit_cases
+    from onnx_ci.tools.runtimes.fault_survey import as_toml, limits_in, outcomes_in, rows
+
+    installed = version_of("onnxruntime")
+    if installed is None:
+        raise ConfigurationError(
+            "the newest ONNX Runtime must be installed, because it says what is right: pip install onnxruntime"
+        )
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as of_limits:
+        cases, limits = Path(folder), list[dict[str, Any]]()
+        write_limit_cases(Path(of_limits))
+        click.echo(f"{count(write_cases(cases), 'case')} in which two implementations agree")
+        outcomes = {installed: {int(each.stem): 0.0 for each in cases.glob("*.onnx")}}
+        for release in _releases(pip.available("onnxruntime"), since, Version(installed)):
+            outcomes[release] = outcomes_in(release, cases)
+            limits.append(limits_in(release, Path(of_limits)))
+            click.echo(f"onnxruntime {release}: {len(outcomes[release])} run")
+        faults = [*rows(cases, outcomes)]
+    reference = f"onnxruntime {installed} and the reference evaluator of onnx {version_of('onnx')} both"
+    write_text([as_toml(faults, limits, sorted(outcomes, key=Version), reference)], path)
+    click.echo(f"{path}: {count(len(faults), 'fault')}")
+
+
+def _releases(versions: Iterable[Version], since: Version, before: Version) -> list[str]:
+    return [str(version) for version in versions if since <= version < before]
