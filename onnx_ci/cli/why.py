@@ -27,7 +27,6 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.errors import ConfigurationError, ExitCode, did_you_mean
 from onnx_ci.matrix.plan import spec_of
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
-from onnx_ci.pipeline.compare.attribution import is_of_other_runtime
 from onnx_ci.plugins import tool
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.report.causes import causes_of
@@ -116,6 +115,8 @@ def judged_cell(target: str, settings: Settings, paths: tuple[Path, ...]) -> tup
 
 def show_explained(target: str, result: CellResult) -> None:
     """Print the outcome of ``target``, and the causes of its failure with the nodes around them."""
+    from onnx_ci.pipeline.compare.attribution import is_of_other_runtime  # with torch
+
     click.echo(f"{one_line(target)} {style(describe_outcome(result), result.status)}")
     lines = [result.reason] if result.reason else []
     for cause in causes_of(result.findings):

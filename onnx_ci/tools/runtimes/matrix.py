@@ -11,14 +11,11 @@ from typing import Any, Self
 from packaging.version import Version
 
 from onnx_ci.config.settings import Settings
-from onnx_ci.onnx_model.signature import read_model
 from onnx_ci.plugins import base_name, version_in_name
 from onnx_ci.report.causes import describe_cells_by_recipe
 from onnx_ci.report.templates import asset, fill
 from onnx_ci.results.records import Cell, CellResult, Finding, Severity, Status, worst_of
 from onnx_ci.text import listed
-from onnx_ci.tools.runtimes.known_faults import matches, refusal
-from onnx_ci.tools.runtimes.located import first_errors, wrong_nodes
 
 INSTALLED = "onnxruntime"
 
@@ -104,6 +101,8 @@ class RuntimeMatrix:
 
         Of versions of one runtime with the same fault, the newest is searched.
         """
+        from onnx_ci.tools.runtimes.located import first_errors, wrong_nodes  # with torch
+
         outcomes = {cell: dict(of) for cell, of in self.outcomes.items()}
         for result in results:
             of, nodes = outcomes[result.cell], dict[tuple[str, str], tuple[str, ...]]()
@@ -186,6 +185,9 @@ class RuntimeMatrix:
 
 def _known(file: Path, package: str, version: str) -> Outcome:
     """What is known of a version without running it."""
+    from onnx_ci.onnx_model.signature import read_model  # with onnx
+    from onnx_ci.tools.runtimes.known_faults import matches, refusal
+
     model = read_model(file)
     if not isinstance(model, Finding) and (reason := refusal(model, package, version)):
         return Outcome(verdict=Verdict.REFUSED, rule="load-error", reason=reason)

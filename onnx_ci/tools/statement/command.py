@@ -17,7 +17,6 @@ import click
 
 from onnx_ci.cli.common import with_exit_code
 from onnx_ci.errors import ConfigurationError, ExitCode
-from onnx_ci.onnx_model.files import digests_of
 from onnx_ci.report.merge import merge
 from onnx_ci.results.files import read_reports, write_text
 from onnx_ci.results.json_data import read_document
@@ -100,6 +99,8 @@ def _statement_of(file: Path) -> Path:
 
 def _changes(judged: Mapping[str, str], file: Path) -> list[str]:
     """What is not as it was judged."""
+    from onnx_ci.onnx_model.files import digests_of  # with onnx
+
     try:
         now = digests_of(file)
     except OSError as error:
