@@ -47,6 +47,7 @@ _MOST_CALLS = 4
 _MOST_BYTES = 2**31
 """How much memory the values of a run may take."""
 
+_OF_EXPORT = frozenset({"export-error", "unsupported-operator"})
 _OF_FILE = frozenset({"checker", "load-error"})
 _OF_OUTPUTS = OF_VALUES | {"dtype-mismatch", "shape-mismatch", "baked-shape", "run-error", "runtime-disagreement"}
 """The rules that a part can break by itself. What breaks one of them in the model can break another of the same set there."""
@@ -80,7 +81,7 @@ def with_part_at_fault(
 
 
 def _alike(finding: Finding) -> frozenset[str]:
-    return next((rules for rules in (_OF_FILE, _OF_OUTPUTS) if finding.rule in rules), frozenset())
+    return next((rules for rules in (_OF_EXPORT, _OF_FILE, _OF_OUTPUTS) if finding.rule in rules), frozenset())
 
 
 def _has_no_place(finding: Finding) -> bool:
@@ -172,10 +173,12 @@ def _fails(part: _Part, rules: frozenset[str], task: CellTask, runtimes: Sequenc
     alone = replace(task, recipe=recipe, is_quick=True, inputs=())
     with scratch_folder() as scratch, contextlib.suppress(PrepareError):
         prepared, path = prepare(alone), scratch / "part.onnx"
-        if export(prepared.model, (), task.cell, path).artifact is not None:
+        exported = export(prepared.model, (), task.cell, path)
+        found = exported.findings
+        if exported.artifact is not None:
             shipped = ShippedReference.of(prepared.model, prepared.probes, (), task.max_drift)
-            judgement = judge(JudgedFile(path=path, complete=path), alone, shipped, runtimes, {})
-            return not rules.isdisjoint(broken_rules(judgement.findings))
+            found = judge(JudgedFile(path=path, complete=path), alone, shipped, runtimes, {}).findings
+        return not rules.isdisjoint(broken_rules(found))
     return False
 
 

@@ -68,7 +68,7 @@ def missing_runtime() -> tuple[str, str] | None:
     if len(wheels) > 1:
         return (
             f"{listed(wheels)} are {'both' if len(wheels) == 2 else 'all'} installed and overwrite each other",
-            "remove both with pip uninstall, then install onnx-ci[cpu] or onnx-ci[cuda]",
+            "remove them with pip uninstall, then install onnx-ci[cpu] or onnx-ci[cuda]",
         )
     if importlib.util.find_spec("onnxruntime") is None:
         return (

@@ -655,6 +655,8 @@ def test_8_bit_floats_that_an_exporter_or_opset_lacks_are_named_as_that(opset, e
 
 
 class Session:
+    nodes_on_cpu = None
+
     def __init__(self, provider="cpu"):
         self.provider = provider
 

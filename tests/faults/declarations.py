@@ -71,19 +71,6 @@ FAULTS = [
     fault("axis_past_the_last", "unknown-axis", double, double, matrix, **X, only_wrong=rows("x", 2), only_right=rows("x", 1)),
     # Axes are counted from the front; the exporter ignores one that is counted from the end.
     fault("negative_axis", "unknown-axis", double, double, matrix, **X, only_wrong=rows("x", -1), only_right=rows("x", 1)),
-    # An axis of an output that has the name of another input's. Dynamo does not read it, and writes the right one.
-    fault(
-        "axis_of_another_input",
-        "name-mismatch",
-        lambda past, future: future @ past.mean(1, keepdim=True).transpose(1, 2),
-        lambda past, future: future @ past.mean(1, keepdim=True).transpose(1, 2),
-        lambda: (torch.randn(2, 6, 3), torch.randn(2, 4, 3)),
-        opset=18,
-        input_names=["past", "future"],
-        output_names=["y"],
-        only_wrong={"dynamic_axes": {"past": {1: "past"}, "future": {1: "future"}, "y": {1: "past"}}},
-        only_right={"dynamic_axes": {"past": {1: "past"}, "future": {1: "future"}, "y": {1: "future"}}},
-    ),
     # A size to try for an axis that is called otherwise.
     fault(
         "misspelt_probe",

@@ -152,10 +152,10 @@ def _run(words: Sequence[str], *, is_safe_path: bool) -> None:
     kind = words[0] if words[0] in ("-m", "-c") else "script"
     if not is_safe_path:
         sys.path.insert(0, str(Path.cwd()) if kind == "-m" else "" if kind == "-c" else str(Path(words[0]).resolve().parent))
+    if kind == "-c" or (kind == "-m" and words[1] == "pytest"):  # pytest and its workers warn of plugins that are imported
+        for name in [name for name in sys.modules if name.partition(".")[0] == "onnx_ci"]:
+            del sys.modules[name]
     if kind == "-m":
-        if words[1] == "pytest":  # which rewrites its plugins, and warns of one that it finds imported
-            for name in [name for name in sys.modules if name.partition(".")[0] == "onnx_ci"]:
-                del sys.modules[name]
         sys.argv = list(words[1:])
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     elif kind == "-c":

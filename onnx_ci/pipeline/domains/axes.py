@@ -125,16 +125,35 @@ class DeclaredAxes:
     def wrong_outputs(
         self, names: Sequence[str], inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> Iterator[str]:
-        """The outputs, which the model returns for ``inputs``, whose sizes are not those that axes of inputs give, in words."""
+        """The outputs, which the model returns for ``inputs``, whose sizes are not the declared expressions, in words."""
         sizes = self.inputs.sizes_in(inputs)
         for name, tensor in zip(names, outputs, strict=False):
             for axis, label in self.labels.get(name, {}).items():
                 declared = axis_size_in(name, label)
-                is_determined = all(variable in sizes for variable in declared.names)
-                if is_determined and (size := declared.at(sizes)) != tensor.shape[axis]:
+                if not declared.is_name and (size := declared.at(sizes)) != tensor.shape[axis]:
                     where = f"axis {axis} of output {name!r} is declared as {label!r}"
-                    expected = f"which is {size}" + ("" if declared.is_name else f" for {_written(declared, sizes)}")
+                    expected = f"which is {size} for {_written(declared, sizes)}"
                     yield f"{where}, {expected}, but the model returns {tensor.shape[axis]}"
+
+    def exchanged_names(
+        self, names: Sequence[str], calls: Sequence[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]
+    ) -> Iterator[tuple[str, int, str, str]]:
+        """The outputs with an axis that has the name of one axis of the inputs, and always the size of another one.
+
+        Args:
+            names: of the outputs.
+            calls: the inputs and outputs of several calls.
+
+        Yields:
+            the name of the output, the axis, its declared name, and the name of the axis of the inputs that it is.
+        """
+        sizes = [self.inputs.sizes_in(inputs) for inputs, _ in calls]
+        for position, name in enumerate(names):
+            for axis, label in self.labels.get(name, {}).items():
+                actual = [outputs[position].shape[axis] for _, outputs in calls]
+                alike = [other for other in sizes[0] if [each.get(other) for each in sizes] == actual]
+                if label in sizes[0] and alike and label not in alike and len({*actual}) > 1:
+                    yield name, axis, label, alike[0]
 
 
 def declared_axes(recipe: Recipe, call: Call, inputs: Sequence[torch.Tensor], outputs: Outputs) -> DeclaredAxes:
@@ -200,9 +219,7 @@ def _check_example(axes: DeclaredAxes, recipe: Recipe, inputs: Sequence[torch.Te
                 where = f"axis {axis} of output {name!r} is declared as {label!r}"
                 _check_variables(where, declared, sizes)
     for message in axes.wrong_outputs(recipe.output_names, inputs, outputs):
-        raise PrepareError(
-            finding("name-mismatch", message, remedy="Correct the name or the expression, or give the axis a name of its own.")
-        )
+        raise PrepareError(finding("name-mismatch", message, remedy="Correct the expression, or give the axis its own name."))
 
 
 def _check_variables(where: str, size: AxisSize, sizes: Mapping[str, int]) -> None:

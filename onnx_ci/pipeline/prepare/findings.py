@@ -132,9 +132,13 @@ def of_output_sizes(
     """Findings about the declared axes of outputs, but for those of which no other size was tested."""
     untested = {name for name, _ in resized.untested(probes, axes.inputs)}
     yield from (each for label, each in _constant_axes(recipe, probes, axes, written) if label not in untested)
+    calls = [(probe.inputs, probe.reference.own) for probe in probes]
+    for name, axis, label, other in axes.exchanged_names(recipe.output_names[: len(calls[0][1])], calls):
+        message = f"axis {axis} of output {name!r} is declared as {label!r}, but is as long as {other!r} on every input"
+        yield finding("name-mismatch", message, remedy=f"Declare it as {other!r}.", output=name)
     for probe in probes:
         for wrong in axes.wrong_outputs(recipe.output_names, probe.inputs, probe.reference.own):
-            remedy = "Correct the name or the expression, or give the axis a name of its own."
+            remedy = "Correct the expression, or give the axis its own name."
             yield finding("name-mismatch", f"{wrong} on {probe.name!r}", remedy=remedy)
             return
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @with_colour
 @with_exit_code
 def fix(cell: str, write: bool, paths: tuple[Path, ...], **flags: str | None) -> NoReturn:
-    r"""Try remedies for a failing cell, and show the first that passes.
+    r"""Try remedies for a failing cell, and show one that passes.
 
     Tried first is what leaves the model and its declaration as they are: known rewrites of the lines that the failure names,
     such as `int(height)` without `int`, `torch.where` for an `if` on data, and torch's functions for numpy's; a larger

@@ -26,7 +26,7 @@ from onnx_ci.tools.versions import pip
 @click.option("--since", default="1.15", show_default=True, metavar="VERSION", help="With --renew, the oldest release.")
 @with_exit_code
 def faults(files: tuple[Path, ...], release: str | None, renew: Path | None, since: str) -> NoReturn:
-    r"""Show what releases of ONNX Runtime are known to compute wrong, in FILES or at all.
+    r"""Show what releases of ONNX Runtime compute wrong.
 
     Nothing is run: the nodes of each file are compared with a table of faults, which was measured. The exit code is 1 if a file
     has such nodes.

@@ -35,17 +35,24 @@ _LARGEST = 16 * 1024**2
 
 
 @click.group(name="statement")
+@with_exit_code
 def statement() -> None:
-    """Write the verdict beside each file, or check a file against it."""
+    r"""Write the verdict beside each file, or check a file against it.
+
+    \b
+    Examples:
+      onnx-ci statement write report.json
+      onnx-ci statement verify files/net/opset17-cpu.onnx
+    """
 
 
 @statement.command()
 @click.argument("reports", metavar="REPORT...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @with_exit_code
 def write(reports: tuple[Path, ...]) -> None:
-    r"""Write an in-toto statement beside each file that the run of a REPORT has kept.
+    r"""Write a statement beside each file that a run has kept.
 
-    The statement of net.onnx is net.onnx.intoto.json. A file that has changed since it was judged gets none.
+    That of net.onnx is net.onnx.intoto.json, in the format of in-toto. A file that has changed since it was judged gets none.
 
     \b
     Examples:
@@ -74,8 +81,9 @@ def write(reports: tuple[Path, ...]) -> None:
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @with_exit_code
 def verify(files: tuple[Path, ...]) -> NoReturn:
-    r"""Check that each FILE, with its external data, is the one that its statement is about, and that it passed.
+    r"""Check that files are those that passed.
 
+    Each FILE, with its external data, must be the one that the statement beside it is about.
     Nothing is exported or run, and no network is used. The exit code is 1 if a file differs, or if its cells did not pass.
 
     \b

@@ -27,7 +27,7 @@ from onnx_ci.text import count, one_line
 @with_colour
 @with_exit_code
 def compare(a: Path, b: Path, sizes: tuple[str, ...], **flags: str | None) -> NoReturn:
-    r"""Compare two ONNX files: their interfaces, and what they compute.
+    r"""Compare two ONNX files and what they compute.
 
     ONNX Runtime runs both on inputs that follow from the signature: random numbers, several sizes of the dynamic axes, zeros,
     negated and larger numbers. Drift is the difference in units of the rounding of one of the files, which ONNX's reference

@@ -525,3 +525,21 @@ def test_a_size_that_is_written_into_the_model_is_told_with_the_error_and_its_li
     assert f"test_sizes.py, line {line})" in told.message
     assert "x.shape[0]" in told.remedy
     assert not untested(make(taken_size, torch.randn(2, 4), **batch))  # the remedy
+
+
+class Cross(torch.nn.Module):
+    def forward(self, past, future):
+        return future @ past.mean(1, keepdim=True).transpose(1, 2)
+
+
+@pytest.mark.parametrize(("declared", "broken"), [("past", ["name-mismatch"]), ("future", [])])
+def test_an_output_with_the_axis_of_another_input_is_an_error_though_dynamo_does_not_read_its_name(declared, broken):
+    axes = {"past": {1: "past"}, "future": {1: "future"}, "y": {1: declared}}
+
+    @onnx_ci.recipe(input_names=["past", "future"], output_names=["y"], dynamic_axes=axes)
+    def cross():
+        return Cross(), (torch.randn(2, 6, 3), torch.randn(2, 4, 3))
+
+    result = run_one(cross, opsets="18")
+    assert rules(result) == broken
+    assert [each.remedy for each in result.findings if each.rule in broken] == ["Declare it as 'future'."] * len(broken)
