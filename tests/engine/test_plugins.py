@@ -134,22 +134,10 @@ def test_a_cell_runs_again_if_the_package_changes(project, tiny_onnx, monkeypatc
     assert cached(code=1) == [False, False]
 
 
-SERVER = """
-    class Graph:
-        name = "graph"
-        is_deployed = True
-        error = 0.0
-
-        def missing_device(self, device):
-            return None if device == "cpu" else "it runs on the CPU only"
-
-        def load(self, path, device):
-            import subprocess
-            import sys
+LOADED = "return GraphSession(ReferenceEvaluator(str(path)), self.error)"
+BY_A_PROGRAM = """import subprocess, sys
             done = subprocess.run([sys.executable, "SCRIPT"], stdout=subprocess.PIPE, text=True, check=True)
-            return GraphSession(ReferenceEvaluator(str(path)), float(done.stdout))
-
-    class OffByOne(Graph):"""
+            return GraphSession(ReferenceEvaluator(str(path)), float(done.stdout))"""
 
 
 @pytest.mark.slow
@@ -157,8 +145,8 @@ def test_the_process_of_a_runtime_does_not_turn_the_cache_off(project, tiny_onnx
     monkeypatch.delenv("ONNX_CI_CACHE")
     script = tmp_path / "server.py"
     script.write_text("print(0.0)")
-    start, end = TINY_ONNX_CODE.index("    class Graph:"), TINY_ONNX_CODE.index("    class OffByOne(Graph):")
-    code = TINY_ONNX_CODE[:start] + SERVER.lstrip("\n").replace("SCRIPT", str(script)) + TINY_ONNX_CODE[end:].partition(":")[2]
+    assert LOADED in TINY_ONNX_CODE
+    code = TINY_ONNX_CODE.replace(LOADED, BY_A_PROGRAM.replace("SCRIPT", str(script)))
     install(tiny_onnx, "tiny-onnx", TINY_ONNX, {"tiny_onnx.py": code})
     project.recipes(NET.replace("THEN", "[]"))
 

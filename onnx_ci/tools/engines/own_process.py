@@ -79,10 +79,14 @@ class _RemoteSession:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads; one that waits for a lock times out
             starter = Starter()
-            starter.do(self._process.start)
+            starter.do(self._start)
         line.close()
         weakref.finalize(self, _end, self._process, self._line, starter, os.getpid())
         self._last = self._ask(None)
+
+    def _start(self) -> None:
+        # In the starter's thread, this frame tells the cache that the fork is onnx-ci's and not the project's.
+        self._process.start()
 
     @property
     def provider(self) -> str:
@@ -152,7 +156,7 @@ def _serve(load: Callable[[], Session], line: Connection) -> None:
     try:
         _answer_requests(load, line)
         code = 0
-    except BaseException:  # whoever waits for an answer says that it has ended
+    except BaseException:  # the parent, which waits for an answer, reports that the process has ended
         traceback.print_exc()
         code = 1
     sys.stdout.flush()
