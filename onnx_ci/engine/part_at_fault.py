@@ -1,8 +1,8 @@
 """The part of a model that breaks a rule by itself, where no node of the file shows where a fault lies.
 
-That is so for a file that is not valid or does not load, for an output of another type, and for an error smaller than the
-rounding by which values are paired. Each call of torch that the model makes, then two to four in a row, are exported and judged
-as the model is, on the values that they get there.
+That is so for an exporter that fails in a module of torch, for a file that is not valid or does not load, for an output of
+another type, and for an error smaller than the rounding by which values are paired. Each call of torch that the model makes,
+then two to four in a row, are exported and judged as the model is, on the values that they get there.
 """
 
 from __future__ import annotations

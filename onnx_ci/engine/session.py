@@ -68,9 +68,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
         also_written: Mapping[Path, Callable[[RunReport], str]] = MappingProxyType({}),
     ) -> None:
         require_runtime(settings.runtimes)
-        self._versions = versions()
+        self._of_runtimes = require_plugins(settings.exporters or (), settings.runtimes or ()) if is_reporting else {}
         if is_reporting:
-            self._versions |= require_plugins(settings.exporters or (), settings.runtimes or ())
             check_writable(settings, *also_written)
         self.settings = settings.with_absolute_files()
         self._shown = settings.shown()
@@ -160,7 +159,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             self.baselines.open(dict.fromkeys(cell.recipe for cell in cells))
         if self._is_reporting and self._journal is None and self.settings.report is not None:
             self._journal = Journal(
-                self.settings.report, revision=self._revision, environment=self._versions, settings=self._shown
+                self.settings.report, revision=self._revision, environment=self._environment, settings=self._shown
             )
             for entry in self._entries:
                 self._journal.add(entry, self._seconds)
@@ -178,6 +177,10 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def leave_to_other_jobs(self, ids: Iterable[str]) -> None:
         """Note the cells of other shards, so that a merge of reports can tell whether all of them are there."""
         self._in_other_jobs.update(dict.fromkeys(sorted(ids)))
+
+    @functools.cached_property
+    def _environment(self) -> Mapping[str, str]:
+        return {**versions(), **self._of_runtimes}
 
     @property
     def _seconds(self) -> float:
@@ -300,7 +303,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             return self._report
         return RunReport(
             revision=self._revision,
-            environment=self._versions,
+            environment=self._environment,
             settings=self._shown,
             cells=self.results,
             problems=tuple(each for each in self._entries if isinstance(each, Problem)),

@@ -31,6 +31,11 @@ def version_of(distribution: str) -> str | None:
         return None
 
 
+def runtime_version() -> str | None:
+    """The version of the installed ONNX Runtime, whichever wheel it is from, or ``None``."""
+    return next(filter(None, map(version_of, RUNTIME_DISTRIBUTIONS)), None)
+
+
 def versions() -> dict[str, str]:
     """The versions of everything that can affect a verdict. Missing packages are left out."""
     packages = {name: version for name in RECORDED if (version := version_of(name)) is not None}

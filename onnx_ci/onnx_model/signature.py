@@ -181,7 +181,7 @@ def read_signature(path: Path, weights: Container[str] = ()) -> Signature | Find
         inputs=tuple(_value(info) for info in inputs if info.name not in weights),
         weights=tuple(info.name for info in inputs if info.name in weights),
         outputs=tuple(_value(info) for info in model.graph.output),
-        opset=next((opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx")), None),
+        opset=opset_of_model(model),
         ir_version=model.ir_version,
         foreign_domains=tuple(sorted({domain for domain, name in used - defined if domain not in STANDARD_DOMAINS})),
         paths=_absolute_paths(texts, _names(contents)),
@@ -198,6 +198,11 @@ def read_signature(path: Path, weights: Container[str] = ()) -> Signature | Find
 
 
 _EXPORT_AGAIN = "It is damaged, truncated, or not ONNX: export it again, or copy it again as binary data."
+
+
+def opset_of_model(model: onnx.ModelProto) -> int | None:
+    """The version of the standard operators that a model imports, or ``None`` if it imports none."""
+    return next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), None)
 
 
 def opset_of(path: Path) -> int | None:

@@ -153,22 +153,18 @@ def shared_notes(results: Iterable[CellResult]) -> list[SharedFinding]:
     pairs: list[tuple[Cell, Finding]] = []
     for result in results:
         if result.status.is_bad:
-            causes = (cause.finding for cause in causes_of(result.findings))
-            pairs += [(result.cell, each) for each in causes if each.severity is Severity.NOTE and not _is_of_detail(each)]
+            notes = (each.finding for each in causes_of(result.findings) if each.finding.severity is Severity.NOTE)
+            pairs += [(result.cell, each) for each in notes if not _is_detail(each, of_failure=True)]
         else:  # several notes at one line are all shown, because each says something else
             pairs += [(result.cell, each) for each in result.notes if not _is_detail(each)]
     pairs.sort(key=lambda pair: bool(pair[1].lines))
     return _shared((cell, note, cause_key(note)) for cell, note in pairs)
 
 
-def _is_detail(note: Finding) -> bool:
+def _is_detail(note: Finding, *, of_failure: bool = False) -> bool:
     """Whether most users can do nothing about a note: because of its rule, or because it is about lines of packages alone."""
-    is_of_packages = bool(note.lines) and all(package_folder(line.file) for line in note.lines)
-    return is_of_packages or _is_of_detail(note)
-
-
-def _is_of_detail(note: Finding) -> bool:
-    return note.rule in RULES and RULES[note.rule].is_detail
+    is_of_packages = not of_failure and bool(note.lines) and all(package_folder(line.file) for line in note.lines)
+    return is_of_packages or (note.rule in RULES and RULES[note.rule].is_detail)
 
 
 def shared_warnings(results: Iterable[CellResult]) -> list[SharedFinding]:

@@ -84,7 +84,7 @@ class Cell:
 
     @property
     def has_default_exporter(self) -> bool:
-        """Whether it is exported with what exports its opset if nobody says otherwise."""
+        """Whether its exporter is the default one for its opset."""
         return self.exporter == default_exporter(self.opset)
 
     @property

@@ -1,6 +1,6 @@
 """What a runtime must get right, and how it must fail, on small files: the tests of ``pytest --onnx-runtime=NAME``.
 
-A file that the runtime refuses with an error of its own is skipped, in the words of that error: refusing is no fault.
+If the runtime refuses a file with an error of its own, the test is skipped with that error: to refuse a file is not a fault.
 """
 
 from __future__ import annotations

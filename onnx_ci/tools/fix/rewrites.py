@@ -36,8 +36,8 @@ class Rewrite:
 def rewrites(text: str, line: int, written_sizes: Mapping[str, str] | None = None) -> Iterator[Rewrite]:
     """Every known rewrite of the statement at a line, counted from 1, the least change first.
 
-    ``written_sizes`` maps numbers that should be sizes to what to write instead. There is no rewrite of a line outside of
-    functions, or of text that is not Python.
+    ``written_sizes`` maps a number that should be a size to the expression to write in its place. A line outside of functions
+    has no rewrite, and neither has text that is not Python.
     """
     try:
         module = ast.parse(text)

@@ -16,7 +16,7 @@ from packaging.version import InvalidVersion, Version
 from onnx_ci.cli.common import GroupedCommand, options_of, settings_from, style, with_colour, with_exit_code
 from onnx_ci.config.options import Role, options_with
 from onnx_ci.config.settings import Settings
-from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS, version_of
+from onnx_ci.environment.versions import runtime_version, version_of
 from onnx_ci.errors import ConfigurationError, ExitCode
 from onnx_ci.plugins import RUNTIMES, variant_in_name, version_in_name
 from onnx_ci.processes.scratch import scratch_folder
@@ -89,7 +89,7 @@ def runtimes(
       onnx-ci runtimes --runtimes=onnxruntime@1.17,onnxruntime@1.20 --read
     """
     settings = settings_from(flags)
-    installed = next(filter(None, map(version_of, RUNTIME_DISTRIBUTIONS)), None)
+    installed = runtime_version()
     if installed is None:
         raise ConfigurationError("ONNX Runtime is not installed; install onnx-ci[cpu]")
     if flags["runtimes"] is not None:
@@ -173,12 +173,13 @@ def _read_matrix(
 
 
 def _version_of_runtime(name: str) -> str:
-    """The version of the package of a runtime; empty if the name has it, or if there is no package."""
+    """The installed version of a runtime; empty if its name says which version it is, or if it belongs to no package."""
     if variant_in_name(name):
         return ""
-    own = {} if name == INSTALLED else getattr(RUNTIMES.load(name), "versions", {})
-    names = RUNTIME_DISTRIBUTIONS if name == INSTALLED else (RUNTIMES.distribution(name) or name,)
-    return next(filter(None, (*own.values(), *map(version_of, names))), "")
+    if name == INSTALLED:
+        return runtime_version() or ""
+    own = getattr(RUNTIMES.load(name), "versions", {})
+    return next(filter(None, (*own.values(), version_of(RUNTIMES.distribution(name) or name))), "")
 
 
 def _reasons(supports: Mapping[Cell, Support]) -> Iterator[str]:

@@ -48,7 +48,7 @@ def main() -> None:
             session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
             off = max(distance(*both) for both in zip(session.run(None, feeds), right, strict=True))
         except Exception:
-            off = -1.0  # refused, which is no fault
+            off = -1.0  # refused, which is not a fault
         print(json.dumps([number, off]), flush=True)  # noqa: T201
 
 

@@ -14,9 +14,10 @@ from typing import Any
 import onnx
 from packaging.version import Version
 
+from onnx_ci.onnx_model.signature import opset_of_model
 from onnx_ci.tools.runtimes.fault_cases import versions_of
 from onnx_ci.tools.runtimes.fault_runs import WRONG
-from onnx_ci.tools.runtimes.known_faults import attributes_of, inputs_of, opset_of_model, type_name
+from onnx_ci.tools.runtimes.known_faults import attributes_of, inputs_of, type_name
 from onnx_ci.tools.versions.other_version import OtherOnnxRuntime, wheels_of
 from onnx_ci.tools.versions.overlay import environment_with, folder_of
 
@@ -158,7 +159,7 @@ def _merged(faults: Iterable[dict[str, Any]], name: str, join: Callable[[_Rows],
         groups.setdefault(json.dumps(same, sort_keys=True), []).append(row)
     merged = []
     for group in groups.values():
-        total, worst = sum(row["cases"] for row in group), max((row["off"] for row in group), key=lambda off: off)
+        total, worst = sum(row["cases"] for row in group), max(row["off"] for row in group)
         merged += [{**group[0], name: value, "cases": total, "off": worst} for value in join(group)]
     return merged
 

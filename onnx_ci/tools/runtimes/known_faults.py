@@ -20,7 +20,8 @@ import onnx.inliner
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 from packaging.version import Version
 
-from onnx_ci.environment.versions import RUNTIME_DISTRIBUTIONS, version_of
+from onnx_ci.environment.versions import runtime_version
+from onnx_ci.onnx_model.signature import opset_of_model
 from onnx_ci.plugins import base_name, version_in_name
 from onnx_ci.results.records import Finding, Severity
 from onnx_ci.results.rules import finding
@@ -133,13 +134,13 @@ def notes(path: Path) -> list[Finding]:
 
 def with_remedies(findings: Iterable[Finding], path: Path) -> list[Finding]:
     """The findings, of which errors of values say what their ONNX Runtime is known to compute wrong in the file."""
+    known_in = functools.cache(lambda version: matches(path, {"onnxruntime": version}))  # the file is read once for each
     remedied = []
     for each in findings:
         name = str(each.details.get("runtime", "onnxruntime"))  # that of the file is that of the installed one
         is_onnxruntime = base_name(name) == "onnxruntime" and ":" not in name  # the faults are those of the CPU provider
         is_of_values = each.severity is Severity.ERROR and each.output is not None and is_onnxruntime
-        version = version_in_name(name) or next(filter(None, map(version_of, RUNTIME_DISTRIBUTIONS)), "0")
-        known = matches(path, {"onnxruntime": version}) if is_of_values else []
+        known = known_in(version_in_name(name) or runtime_version() or "0") if is_of_values else []
         remedied.append(replace(each, remedy=f"This fault is known: {known[0]}. {each.remedy}") if known else each)
     return remedied
 
@@ -151,6 +152,9 @@ def _fault(row: Mapping[str, Any]) -> KnownFault:
 
 def matches(path: Path, versions: Mapping[str, str] | None = None) -> list[Match]:
     """The nodes of a file that have a known fault, of any release or of these versions of packages; none if it is not read."""
+    rows = [each for each in known_faults() if versions is None or each.holds_for(versions.get(each.package, "0"))]
+    if not rows:  # as for the newest release, so that its failures cost no reading of the file
+        return []
     try:
         model = onnx.load(path, load_external_data=False)
         if model.functions:
@@ -158,7 +162,6 @@ def matches(path: Path, versions: Mapping[str, str] | None = None) -> list[Match
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except Exception:  # what is wrong with a file, others say
         return []
-    rows = [each for each in known_faults() if versions is None or each.holds_for(versions.get(each.package, "0"))]
     return matches_in(model, rows)
 
 
@@ -225,11 +228,6 @@ class _File:
         """Whether the value may have a size with which the fault shows."""
         sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in value.shape.dim[2:]]
         return not remainders or any(size is None or size % attributes["strides"] in remainders for size in sizes)
-
-
-def opset_of_model(model: ModelProto) -> int | None:
-    """The opset of ONNX's own operators; ``None`` if there is none."""
-    return next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), None)
 
 
 def inputs_of(node: NodeProto) -> int:

@@ -1,7 +1,7 @@
 """The nodes of a file at which a runtime goes wrong: each is a file of its own in that runtime, and gets its right inputs.
 
-What is right, ONNX Runtime without its optimizer and ONNX's reference evaluator in float64 say: where the first and the runtime
-differ, the second decides. If each node is right by itself, the fewest that are wrong together are searched for.
+What is right is what ONNX Runtime computes without its optimizer and, where the runtime differs from that, what ONNX's
+reference evaluator computes in float64. If each node is right by itself, the fewest that are wrong together are searched for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from onnx_ir.tensor_adapters import from_torch_dtype, to_torch_dtype
 from onnx_ci.errors import first_line
 from onnx_ci.pipeline.export.error_lines import line_of_node
 from onnx_ci.pipeline.locate.single_nodes import FileNode, NodeError, NodeRunner
-from onnx_ci.pipeline.model.tensors import as_array, as_tensor
+from onnx_ci.pipeline.model.tensors import as_array, as_tensor, largest_value
 from onnx_ci.pipeline.run.runtime import Runtime
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import SourceLine
@@ -245,19 +245,10 @@ class NodeSearch:
                 moved |= zip(node.outputs, self._runner.run(node, moved), strict=True)
         noises = {}
         for name, wanted in right.items():
-            finite = (
-                wanted.isfinite() & moved.get(name, wanted).isfinite()
-                if moved.get(name, wanted).shape == wanted.shape
-                else None
-            )
-            change = (
-                0.0
-                if finite is None or not finite.any()
-                else float((moved[name].double() - wanted.double())[finite].abs().max())
-            )
-            largest = float(wanted[wanted.isfinite()].double().abs().max()) if wanted.isfinite().any() else 0.0
+            other = moved.get(name, wanted)
+            change = largest_value(other.double() - wanted.double()) if other.shape == wanted.shape else 0.0
             eps = torch.finfo(wanted.dtype).eps if wanted.is_floating_point() else 0.0
-            noises[name] = change + eps * largest or 1e-30
+            noises[name] = change + eps * largest_value(wanted) or 1e-30
         return noises
 
     def _together(self) -> WrongNodes | None:

@@ -2,7 +2,7 @@
 
 A statement names each file by its SHA-256 and says, in the predicate for results of tests, which cells judged it, with which
 versions, limits and numbers: https://github.com/in-toto/attestation/blob/main/spec/predicates/test-result.md. It is not
-signed; whoever signs it says who ran the cells.
+signed; a signature would say who ran the cells.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def write(reports: tuple[Path, ...]) -> None:
             write_text(json.dumps(_statement(results, report), indent=2) + "\n", path, "the statement")
             click.echo(one_line(f"{path}: {_result(results)}"))
     if problems := [f"{file}: {listed(changes)}" for file, changes in changed.items() if changes]:
-        raise ConfigurationError(f"changed since the run, so there is no statement; run again: {'; '.join(problems)}")
+        raise ConfigurationError(
+            f"no statement is written for files that have changed since the run; run again: {'; '.join(problems)}"
+        )
 
 
 @statement.command()
@@ -145,7 +147,7 @@ def _result(results: Sequence[CellResult]) -> str:
 
 
 def _configuration(results: Sequence[CellResult], report: RunReport) -> Iterator[dict[str, Any]]:
-    """The packages as purls; with that of onnx-ci, the commit, the machine, settings that are no defaults, and the numbers."""
+    """The packages, as purls. That of onnx-ci also has the commit, the machine, the settings that were set, and the drifts."""
     part = report.part_of.get(results[0].cell.id, report)
     settings = {name: each.value for name, each in part.settings.items() if each.origin.source.value != "default"}
     numbers = {
