@@ -23,7 +23,7 @@ from onnx_ci.config.values import OFF
 from onnx_ci.engine.events import CellJudged
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.engine.recipes import find_recipes as find
-from onnx_ci.environment.versions import describe_bug
+from onnx_ci.environment.versions import describe_bug, require_torch
 from onnx_ci.errors import INTERRUPTED, ConfigurationError, ExitCode, OnnxCiError, did_you_mean, existing_file
 from onnx_ci.matrix.plan import CellSpec, spec_of
 from onnx_ci.matrix.scope import RecipeScope
@@ -185,6 +185,7 @@ def settings_from(flags: Mapping[str, str | None]) -> Settings:
 
 def find_recipes(settings: Settings, paths: tuple[Path, ...], cache: VerdictCache | None = None) -> Recipes:
     """Find the recipes. What recipe files print goes to standard error."""
+    require_torch()
     with _stdout_to_stderr():
         return find(settings, paths, cache=cache)
 

@@ -203,7 +203,7 @@ def _table(root: Path) -> tuple[Mapping[str, object], str]:
     if not isinstance(tools, dict):
         return {}, text
     for name in tools:
-        if name != "onnx-ci" and name.lower().replace("_", "-") == "onnx-ci":
+        if name != "onnx-ci" and re.sub("[-_]", "", name.lower()) == "onnxci":
             raise SettingError(
                 f"{file} has a table [tool.{name}], which is ignored; the table is [{TABLE}]", _line_of("", text, name)
             )

@@ -18,7 +18,7 @@ from onnx_ci.engine.events import CellFinished, CellJudged, Waiting
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.environment.git import revision_of
 from onnx_ci.environment.packages import require_plugins
-from onnx_ci.environment.versions import describe_bug, require_runtime, versions
+from onnx_ci.environment.versions import describe_bug, require_runtime, require_torch, versions
 from onnx_ci.errors import ConfigurationError, UnwrittenError, describe_exception
 from onnx_ci.matrix.plan import CellSpec, Matrix, cells_in_shard
 from onnx_ci.matrix.shards import Durations, recorded_durations
@@ -67,6 +67,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         is_reporting: bool = True,
         also_written: Mapping[Path, Callable[[RunReport], str]] = MappingProxyType({}),
     ) -> None:
+        require_torch()
         require_runtime(settings.runtimes)
         self._of_runtimes = require_plugins(settings.exporters or (), settings.runtimes or ()) if is_reporting else {}
         if is_reporting:

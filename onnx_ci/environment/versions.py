@@ -100,6 +100,12 @@ def lacking(distribution: str) -> tuple[str, str] | None:
     return None
 
 
+def require_torch() -> None:
+    """Check that torch is installed, which the recipes need. Raises ``EnvironmentLacksError``."""
+    if importlib.util.find_spec("torch") is None:
+        raise EnvironmentLacksError("torch is not installed; pip install torch")
+
+
 def require_runtime(runtimes: Sequence[str] | None = None) -> None:
     """Check that ONNX Runtime is installed, and install other versions of it. Raises ``EnvironmentLacksError``."""
     if (missing := missing_runtime()) is not None:

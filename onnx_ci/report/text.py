@@ -149,7 +149,7 @@ def describe_missing_device(report: RunReport) -> str:
 
 
 def format_counts(report: RunReport) -> str:
-    """``36 cells: 36 passed, 27 of them cached, in 41.3 s``."""
+    """``36 cells: 36 passed, 27 of them cached, in 41.3 s``; of a run that did not end, ``9 of 36 cells: 9 passed in 5 s``."""
     warned = f" ({report.warned} with a warning)" if report.warned else ""
     words = (f"{number} {status}{warned if status == Status.PASSED else ''}" for status, number in report.counts.items())
     counts = ", ".join(words) or "none ran"
@@ -158,7 +158,8 @@ def format_counts(report: RunReport) -> str:
     from_cache = f", {cached} of them cached" if cached else ""
     together = " together" if report.merged_from else ""
     comma = "," if from_cache and not problems else ""
-    cells = count(len(report.cells), "cell")
+    ended = f"{len(report.cells)} of " if report.not_run else ""
+    cells = ended + count(len(report.cells) + len(report.not_run), "cell")
     effort = report.settings.get("effort")
     quick = ", on the examples alone (effort=quick)" if effort is not None and effort.value == "quick" else ""
     return f"{cells}: {counts}{from_cache}{problems}{comma} in {report.seconds:.1f} s{together}{quick}"

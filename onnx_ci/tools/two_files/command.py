@@ -9,7 +9,7 @@ from typing import NoReturn
 import click
 
 from onnx_ci.cli.common import options_of, settings_from, style, with_colour, with_exit_code
-from onnx_ci.environment.versions import require_runtime
+from onnx_ci.environment.versions import require_runtime, require_torch
 from onnx_ci.errors import ConfigurationError, ExitCode
 from onnx_ci.report.findings import finding_lines
 from onnx_ci.results.records import Status
@@ -44,6 +44,7 @@ def compare(a: Path, b: Path, sizes: tuple[str, ...], **flags: str | None) -> No
     """
     settings = settings_from(flags)
     sizes_by_axis = dict(map(_sizes_of_axis, sizes))
+    require_torch()
     require_runtime()
     from onnx_ci.tools.two_files.compare import compare_files
 

@@ -864,3 +864,28 @@ def test_a_cell_with_a_kept_verdict_is_not_run_beside_the_others(project):
     assert project.command(*command).returncode == 0
     report = json.loads((project.root / "r.json").read_text())
     assert {cell["recipe"]: cell["cached"] for cell in report["cells"]} == {"first": True, "second": False}
+
+
+@pytest.mark.parametrize("command", [("onnx-ci", "run"), ("onnx-ci", "list"), ("onnx-ci", "compare", "a.onnx", "b.onnx")])
+def test_without_torch_that_is_what_a_command_says(project, command):
+    project.write("onnx_recipes.py", "import torch\n")
+    project.write(
+        "sitecustomize.py",
+        """
+        import importlib.util, sys
+
+        class WithoutTorch:
+            def find_spec(self, name, path=None, target=None):
+                if name.partition(".")[0] == "torch":
+                    raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+        def find_spec(name, package=None, true=importlib.util.find_spec):
+            return None if name == "torch" else true(name, package)
+
+        sys.meta_path.insert(0, WithoutTorch())
+        importlib.util.find_spec = find_spec
+        """,
+    )
+    done = project.command(*command, PYTHONPATH=str(project.root))
+    assert done.returncode == ExitCode.ENVIRONMENT
+    assert done.stderr.splitlines() == ["onnx-ci: torch is not installed; pip install torch"]

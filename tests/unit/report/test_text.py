@@ -89,7 +89,7 @@ def test_the_summary_counts_and_names_what_kept_cells_from_running():
     assert "skipped 1 cell: no cuda: no driver" in lines
     expected = CellResult(cell=cell(), status=Status.XFAILED, reason="known")
     assert "xfailed 1 cell: known" in summary_lines(report(expected))
-    last = ["x.py: bad", "did not run: 1 cell, first a", "2 cells: 1 passed, 1 skipped, 1 problem in 2.0 s"]
+    last = ["x.py: bad", "did not run: 1 cell, first a", "2 of 3 cells: 1 passed, 1 skipped, 1 problem in 2.0 s"]
     assert lines[-3:] == conclusion_lines(whole) == last
 
 
