@@ -154,7 +154,7 @@ class VerdictCache:
         self._ran[CHECKED] += 1
         if not is_storable(evidence) or _errors(kept) == _errors(evidence):
             return evidence
-        for name in self._folder.files(VERDICT, RECIPES):
+        for name in {*self._folder.files(VERDICT, RECIPES)} - self._written:
             self._folder.remove(name)
         self._index.clear()
         before, now = (", ".join(_errors(each)) or "no error" for each in (kept, evidence))
@@ -174,7 +174,8 @@ class VerdictCache:
         with contextlib.suppress(OSError, ValueError):  # _keep has told the user
             if self._written or self._folder.path.is_dir():  # a run without new verdicts needs no folder
                 self._contents.save()
-                self._folder.write(LAST_RUN, to_json(LastRun(cached=len(self._hits), ran=self._ran)))
+                if self._hits or self._ran:  # not a command that only lists cells
+                    self._folder.write(LAST_RUN, to_json(LastRun(cached=len(self._hits), ran=self._ran)))
                 if self._written:
                     self._folder.keep_limit()
 

@@ -150,6 +150,8 @@ def exported(body: str) -> str:
     return _file(body, number="factor()")
 
 
+ANOTHER = exported("return 2").replace("def model():", "def another():")
+
 # --- steps
 
 
@@ -1120,14 +1122,12 @@ KEPT = [
     Kept(name="an unrelated Python file that is gone", change=removed("unrelated.py")),
     Kept(
         name="another recipe file that is new, and patches torch",
-        change=written(
-            "more/onnx_recipes.py", "import torch\ntorch.onnx.is_in_onnx_export = lambda: False\n" + exported("return 2")
-        ),
+        change=written("more/onnx_recipes.py", "import torch\ntorch.onnx.is_in_onnx_export = lambda: False\n" + ANOTHER),
     ),
     Kept(
         name="another recipe file that is edited",
-        files={"more/onnx_recipes.py": exported("return 2")},
-        change=written("more/onnx_recipes.py", "import torch\ntorch.Tensor.__mul__ = None\n" + exported("return 2")),
+        files={"more/onnx_recipes.py": ANOTHER},
+        change=written("more/onnx_recipes.py", "import torch\ntorch.Tensor.__mul__ = None\n" + ANOTHER),
     ),
     Kept(name="bytecode that is gone", change=_without_bytecode),
     Kept(name="another umask", change=_masked),

@@ -206,13 +206,16 @@ def test_the_order_of_commands_does_not_matter(command, tmp_path):
 @pytest.mark.slow
 def test_a_fresh_clone_with_a_restored_cache_imports_no_torch(tmp_path):
     place = prepared(PLAIN, tmp_path)
-    assert run(place, "fork", is_fresh=True)[CELL] == ("passed", False)
+    command = ("-X", "importtime", "-m", "onnx_ci", "run")
+    assert "1 cell: 1 passed in" in start(place, *command, is_fresh=True).stdout
     cloned(place)
-    done = start(place, "-X", "importtime", "-m", "onnx_ci", "run", is_fresh=True)
+    done = start(place, *command, is_fresh=True)
     modules = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
     assert "onnx_ci" in modules
     assert not modules & {"torch", "onnx", "numpy", "onnxruntime"}
     assert "1 cell: 1 passed, 1 of them cached" in done.stdout
+    for _ in range(2):  # listing cells is not a run
+        assert "last run: 1 cell from the cache" in start(place, "-m", "onnx_ci", "list", "--why", is_fresh=True).stdout
 
 
 def test_each_row_has_a_name_of_its_own():

@@ -24,6 +24,7 @@ from onnx_ci.cli.main import main
 from onnx_ci.cli.progress import Progress, TimeLeft, about
 from onnx_ci.cli.run import WaitingResults
 from onnx_ci.environment.versions import versions
+from onnx_ci.errors import ExitCode
 from onnx_ci.plugins import COMMANDS
 from onnx_ci.results.files import read_json, write_json
 from onnx_ci.results.records import CellResult, Status
