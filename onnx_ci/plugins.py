@@ -191,7 +191,6 @@ COMMANDS = PluginKind(
         "verify": "onnx_ci.cli.verify:verify",
         "baseline": "onnx_ci.cli.baseline:baseline",
         "report": "onnx_ci.cli.report:show_report",
-        "config": "onnx_ci.cli.config:config",
     },
 )
 """The commands of the gate, in the order of the help. Those of the tools are entry points, like any other package's."""

@@ -1,0 +1,1 @@
+"""The exporter of transformers for its own models, which recipes name as ``transformers``."""
