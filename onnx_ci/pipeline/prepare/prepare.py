@@ -315,7 +315,7 @@ def _probes(
             can_use_rows=effects.can_share and not recipe.feedback and not finder.decides_by_values,
         )
         probes = (*beginning, *of_call.probes)
-        kept_sizes = [*find_kept_sizes(copies, tracer, of_call.resized.probes)] if effects.can_share else []
+        kept_sizes = [*find_kept_sizes(copies, of_call.resized.probes)] if effects.can_share else []
         of_steps: Sequence[Finding] = ()
         if recipe.feedback and not task.is_quick:
             steps, of_steps = sequences.probes(probes)

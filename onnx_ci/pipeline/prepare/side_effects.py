@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,18 +20,11 @@ from onnx_ci.pipeline.model.operators import Intervention
 from onnx_ci.pipeline.model.running import flatten_outputs, force_eager, run
 from onnx_ci.pipeline.model.tensors import Outputs, blocks, has_noise, has_same_values, largest_value, same_shapes
 from onnx_ci.pipeline.reference.perturbation import OtherTies
-from onnx_ci.pipeline.trace.received import numbers_in
+from onnx_ci.pipeline.trace.lines import first_difference, lines_of, lines_that_keep
 from onnx_ci.pipeline.trace.recorder import Tracer
 from onnx_ci.pipeline.trace.trace import (
-    AttributeSet,
-    Decision,
-    Event,
-    FunctionCall,
-    NumberRead,
     Operator,
-    Role,
     Trace,
-    UnseenRead,
 )
 from onnx_ci.results.records import Finding, Severity, SourceLine
 from onnx_ci.results.rules import finding
@@ -140,10 +132,9 @@ def _explained(
     again = run(copies.fresh(), seed=OTHER_SEED)
     if differ(again, own):
         message = "a fresh copy of the model returns different outputs"
-        record = functools.partial(tracer.record, keep=sums_of_constants)
-        first, other = (record(copies.fresh(), seed=seed)[0] for seed in (0, OTHER_SEED))
-        drawn = next(iter(lines_that_draw(first)), None)
-        remedy, source = (None, drawn) if drawn else (_NOT_DRAWN_BY_TORCH, first_difference(first, other))
+        drawn = next(iter(lines_that_draw(tracer.record(copies.fresh())[0])), None)
+        steps, of_other = (lines_of(copies.fresh(), seed=seed, with_values=True) for seed in (0, OTHER_SEED))
+        remedy, source = (None, drawn) if drawn else (_NOT_DRAWN_BY_TORCH, first_difference(steps, of_other))
         details = {"other_sizes": not same_shapes(again, own)}
         return SideEffects(findings=[finding("nondeterministic", message, remedy=remedy, source=source, details=details)])
     fresh = copies.fresh()
@@ -163,7 +154,7 @@ def _explained(
         findings.append(finding("untaken-branch", message, severity=Severity.NOTE, remedy=_PLAIN_REFERENCE))
         return SideEffects(findings=findings, changed=changed, can_share=others is not None and not changed)
     later = "a run after one on other inputs" if repeats else "the next run"
-    return SideEffects(findings=[_impure(changed, later, copies, tracer)], changed=changed)
+    return SideEffects(findings=[_impure(changed, later, copies)], changed=changed)
 
 
 _OTHERWISE_RECORDED = (
@@ -215,22 +206,22 @@ def _changed(changed: Sequence[str]) -> Finding:
     return finding("impure-model", f"running the model changes {listed_shortly(changed)}", severity=Severity.NOTE)
 
 
-def _impure(changed: Sequence[str], later: str, copies: Copies, tracer: Tracer) -> Finding:
+def _impure(changed: Sequence[str], later: str, copies: Copies) -> Finding:
     fresh = copies.fresh()
-    calls = [with_inputs(fresh), with_inputs(fresh)]
-    first, second = (tracer.record(call, keep=sums_of_constants)[0] for call in calls)
-    source = next(iter(lines_that_change_state(first)), None) or first_difference(first, second)
+    calls = [with_inputs(fresh) for _ in range(2)]
+    first, second = (lines_of(call, with_values=True) for call in calls)
+    source = next(lines_that_keep(first, second), None) or first_difference(first, second)
     state = listed_shortly(changed) if changed else "state that it keeps"
     message = f"running the model changes {state}, and {later} returns different outputs"
     return finding("impure-model", f"{message}; the file always returns the first ones", source=source)
 
 
-def find_kept_sizes(copies: Copies, tracer: Tracer, resized: Iterable[Probe]) -> Iterator[Finding]:
+def find_kept_sizes(copies: Copies, resized: Iterable[Probe]) -> Iterator[Finding]:
     """A finding if the model keeps what it computes of a size, so that a run after one of another size is another."""
     for probe in itertools.islice(resized, 1):  # all axes that can differ do in the first one
         with contextlib.suppress(PrepareError):
             if differ(run(with_inputs(copies.fresh(), probe.inputs)), probe.reference.own):
-                yield _impure((), "a run after one of another size", copies, tracer)
+                yield _impure((), "a run after one of another size", copies)
 
 
 MAX_UNITS_APART = 64.0
@@ -274,60 +265,7 @@ def as_of_ties(found: Finding, fresh: Callable[[], Call]) -> Finding:
     return replace(found, rule=rule, message=f"{found.message}; {cause}", remedy=_MAKE_DISTINCT)
 
 
-def lines_that_change_state(trace: Trace) -> list[SourceLine]:
-    """The lines that set an attribute of a module or write to a parameter or a buffer, in the order of the run."""
-
-    def is_changed(event: Event) -> bool:
-        memories = [trace.values[each].memory for each in event.written] if isinstance(event, Operator) else []
-        return isinstance(event, AttributeSet) or any(trace.values[memory].role is Role.WEIGHT for memory in memories)
-
-    return _lines(filter(is_changed, trace.events))
-
-
 def lines_that_draw(trace: Trace) -> list[SourceLine]:
     """The lines that draw random numbers with torch, in the order of the run."""
-    return _lines(event for event in trace.of_kind(Operator) if event.call.is_random)
-
-
-def first_difference(trace: Trace, other: Trace) -> SourceLine | None:
-    """The first line that does something else in another run on the same inputs.
-
-    It is where the code uses what changes between runs, such as a clock, a number drawn by ``random``, or the state of a plain
-    object. Of two lines, the one counts that only one of the runs comes to.
-    """
-    places = {event.place for event in trace.events}
-    for event, another in itertools.zip_longest(trace.events, other.events):
-        if event is None or another is None or _described(event, trace) != _described(another, other):
-            is_new = another is not None and another.place not in places
-            return (another if is_new or event is None else event).place.source
-    return None
-
-
-def sums_of_constants(tensor: torch.Tensor, role: Role) -> float | None:
-    """What tells tensors of plain objects apart, which no operator of the run makes."""
-    if role is not Role.CONSTANT or tensor.layout is not torch.strided or tensor.is_complex():
-        return None
-    return tensor.detach().sum(dtype=torch.float64).item()
-
-
-def _described(event: Event, trace: Trace) -> object:
-    """What an event is, apart from what operators have computed. Numbers are texts, in which NaN equals itself."""
-    match event:
-        case Operator(call=call, operands=operands):
-            values = [trace.values[each] for each in operands]
-            return call.operator, [(each.shape, repr(each.kept) if each.role is Role.CONSTANT else "") for each in values]
-        case FunctionCall(function=function, args=args, kwargs=kwargs):
-            return function, repr(numbers_in((args, kwargs)))
-        case Decision(outcome=outcome):
-            return outcome
-        case UnseenRead(function=function):
-            return function
-        case NumberRead(value=value, function=function):
-            return function, repr(value)
-        case AttributeSet(module=module, name=name):
-            return module, name
-
-
-def _lines(events: Iterator[Event]) -> list[SourceLine]:
-    sources = (event.place.source for event in events)
-    return [*dict.fromkeys(source for source in sources if source is not None)]
+    drawing = (event.place.source for event in trace.of_kind(Operator) if event.call.is_random)
+    return [*dict.fromkeys(source for source in drawing if source is not None)]

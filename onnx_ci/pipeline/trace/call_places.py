@@ -35,10 +35,6 @@ class CallPlaces:
         self.namespaces: dict[Place, dict[str, Any]] = {}
         """Of each place, that of the innermost function."""
 
-    def name_of(self, module: object) -> str:
-        """The path of a module; empty for one that is not in the model."""
-        return self._names.get(id(module)) or ""
-
     def now(self) -> Place:
         """The place that runs."""
         frame: FrameType | None = sys._getframe(1)

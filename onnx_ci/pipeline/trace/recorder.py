@@ -14,7 +14,6 @@ import math
 import sys
 from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from typing import Any, Self
-from unittest.mock import patch
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -29,7 +28,6 @@ from onnx_ci.pipeline.model.running import force_eager, in_small_operators, run_
 from onnx_ci.pipeline.trace.call_places import CallPlaces
 from onnx_ci.pipeline.trace.received import Kind, Received, numbers_in, with_numbers
 from onnx_ci.pipeline.trace.trace import (
-    AttributeSet,
     Comparison,
     Decision,
     Event,
@@ -86,9 +84,9 @@ class Tracer:
         trace, _ = self.record(self._copies.running(inputs))
         return self.record(self._copies.running(inputs))[0] if self.must_repeat else trace
 
-    def record(self, call: Call, *, seed: int = 0, keep: Keep = keep_indices) -> tuple[Trace, Any]:
+    def record(self, call: Call, *, seed: int = 0) -> tuple[Trace, Any]:
         """Run a call once. What it returns comes with the trace, and is ``None`` if it raises."""
-        recorder, result = Recorder(call, keep=keep), None
+        recorder, result = Recorder(call), None
         conversions = tracked_conversions(self._converting.values())
         with contextlib.suppress(PrepareError), force_eager(), in_small_operators(), conversions, recorder:
             result = run_tree(call, seed=seed)
@@ -143,7 +141,7 @@ class Recorder:
 
     def __enter__(self) -> Self:
         if FunctionCall in self._kinds:
-            for context in (self._attributes_reported(), reporting_to(self), _Functions(self)):
+            for context in (reporting_to(self), _Functions(self)):
                 self._modes.enter_context(context)
         if Operator in self._kinds:
             self._modes.enter_context(self._operators)
@@ -359,15 +357,6 @@ class Recorder:
         """Record that Python reads numbers in a way that hides what it does with them."""
         if not self._is_paused:
             self._note(UnseenRead(function, values, self._places.now()))
-
-    def _attributes_reported(self) -> contextlib.AbstractContextManager[object]:
-        as_usual = torch.nn.Module.__setattr__
-
-        def reporting(module: torch.nn.Module, name: str, value: Any) -> None:
-            self._note(AttributeSet(self._places.name_of(module), name, self._places.now()))
-            as_usual(module, name, value)
-
-        return patch.object(torch.nn.Module, "__setattr__", reporting)
 
 
 def _address(tensor: torch.Tensor) -> int | None:

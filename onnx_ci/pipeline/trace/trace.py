@@ -210,16 +210,7 @@ class UnseenRead:
     place: Place = NOWHERE
 
 
-@dataclass(frozen=True, slots=True)
-class AttributeSet:
-    """An attribute of a module that the model has set while it ran."""
-
-    module: str
-    name: str
-    place: Place = NOWHERE
-
-
-Event = Operator | FunctionCall | Decision | NumberRead | UnseenRead | AttributeSet
+Event = Operator | FunctionCall | Decision | NumberRead | UnseenRead
 EventT = TypeVar("EventT", bound=Event)
 
 

@@ -209,9 +209,9 @@ class CountsElsewhere(nn.Module):
         self.holder = holder
 
     def forward(self, x):
-        self.holder.calls += 1
+        self.holder.calls += 1  # the state
         x = x + 1
-        return x * self.holder.calls  # the state
+        return x * self.holder.calls
 
 
 class Draws(nn.Module):
@@ -235,7 +235,7 @@ class ReadsClock(nn.Module):
     ],
     ids=["plain object", "random", "clock"],
 )
-def test_what_changes_between_runs_outside_of_modules_has_the_line_that_uses_it(model, rule, comment):
+def test_what_changes_between_runs_outside_of_modules_has_its_line(model, rule, comment):
     result = judged(model)
     (found,) = (each for each in result.findings if each.rule == rule)
     assert (result.status, found.severity) == (Status.FAILED, Severity.ERROR)
