@@ -22,6 +22,8 @@ from onnx_ci.config.rule_severities import RULE_SEVERITIES, RuleSeverity
 from onnx_ci.results.rules import BASELINE_CHANGES
 
 ENVIRONMENT_PREFIX = "ONNX_CI_"
+MAX_DRIFT = 16.0
+"""The usual limit of drift."""
 Value = TypeVar("Value")
 Default = TypeVar("Default")
 
@@ -194,7 +196,7 @@ class SettingsTable:
     max_drift: float = option(
         kind=values.POSITIVE_NUMBER,
         role=Role.VERDICT,
-        default=16.0,
+        default=MAX_DRIFT,
         metavar="LIMIT",
         help="The largest drift that passes, in units of PyTorch's own rounding error. Default: 16.",
     )

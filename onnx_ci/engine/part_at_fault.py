@@ -19,7 +19,9 @@ from torch.overrides import resolve_name
 
 from onnx_ci.collection.keywords import fields_of
 from onnx_ci.collection.recipe import Recipe
+from onnx_ci.config.options import MAX_DRIFT
 from onnx_ci.engine.weights import OF_VALUES
+from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.matrix.plan import CellTask
 from onnx_ci.opsets import OF_TORCH
 from onnx_ci.pipeline.compare.attribution import is_of_other_runtime
@@ -170,13 +172,14 @@ def _fails(part: _Part, rules: frozenset[str], task: CellTask, runtimes: Sequenc
     calls, trace, tensors = part.calls, part.trace, tuple(part.values[each] for each in part.taken)
     fields = fields_of({"name": "part", "input_names": [f"x{number}" for number in range(len(tensors))]})
     recipe = Recipe(lambda: (_Part(calls, trace), tensors), **fields)
-    alone = replace(task, recipe=recipe, is_quick=True, inputs=())
+    limit = DriftLimit(default=max(MAX_DRIFT, task.max_drift.default))  # usual rounding is no call's fault
+    alone = replace(task, recipe=recipe, is_quick=True, inputs=(), max_drift=limit)
     with scratch_folder() as scratch, contextlib.suppress(PrepareError):
         prepared, path = prepare(alone), scratch / "part.onnx"
         exported = export(prepared.model, (), task.cell, path)
         found = exported.findings
         if exported.artifact is not None:
-            shipped = ShippedReference.of(prepared.model, prepared.probes, (), task.max_drift)
+            shipped = ShippedReference.of(prepared.model, prepared.probes, (), limit)
             found = judge(JudgedFile(path=path, complete=path), alone, shipped, runtimes, {}).findings
         return not rules.isdisjoint(broken_rules(found))
     return False

@@ -20,8 +20,8 @@ from onnx_ci.tools.bundle.trial import attempt, run_eagerly
 OF_THE_MODEL = {
     # A symbolic of the model's own, or an exporter that was told to let everything pass.
     *("symbol_too_new", "symbol_of_another", "symbol_of_ours", "fall_through"),
-    # A branch on values.
-    "branch_in_dynamo",
+    # A branch on values, and one on whether it is exported.
+    *("branch_in_dynamo", "decided_by_type", "decided_by_type_with_dynamo", "limit_of_type"),
 }
 """Faults that no script of torch's functions alone has."""
 
