@@ -22,6 +22,7 @@ from onnx_ci.engine.evidence import Evidence, Trial
 from onnx_ci.engine.part_at_fault import with_part_at_fault
 from onnx_ci.engine.pass_at_fault import with_chain, with_pass_at_fault
 from onnx_ci.engine.shared import Shared
+from onnx_ci.engine.way_at_fault import with_way_at_fault
 from onnx_ci.engine.weights import OF_VALUES, disagreements, first_weights, recipes_to_export, wrong_numbers
 from onnx_ci.errors import EnvironmentLacksError, describe_exception, disk_error, first_line, open_files_error
 from onnx_ci.matrix.plan import CellTask
@@ -260,8 +261,9 @@ class _Cell:
                     seconds=seconds,
                     warned=warned,
                 )
-                if is_export and CLOCK.thread_time() + timings["export"] < deadline:
-                    findings = self._repaired(findings, prepared, shipped)
+                for look in (self._on_another_way, self._repaired):
+                    if is_export and CLOCK.thread_time() + timings["export"] < deadline:
+                        findings = look(findings, prepared, shipped)
             of_contract = len(judgement.contract)
             contract, numbers = tuple(findings[:of_contract]), tuple(explained(findings[of_contract:], trial.findings))
             judgement = replace(judgement, contract=contract, numbers=numbers, log=log)
@@ -271,6 +273,12 @@ class _Cell:
             inputs = {probe.name: probe.inputs for probe in prepared.probes.one_kind_per_probe.all}  # in the types of the model
             save_failing(judgement.numbers, inputs, prepared.model.signature.input_names, folder)
         return judgement
+
+    def _on_another_way(self, findings: Sequence[Finding], prepared: Prepared, _: ShippedReference) -> list[Finding]:
+        """The findings; those of lines that an export does not run are at the line that decides so."""
+        with scratch_folder() as scratch:
+            again = functools.partial(export, prepared.model, (), self.task.cell, scratch / "again.onnx")
+            return with_way_at_fault(findings, prepared.model, again)
 
     def _repaired(self, findings: Sequence[Finding], prepared: Prepared, shipped: ShippedReference) -> list[Finding]:
         """The findings; wrong numbers that an option of the exporter makes right have that as their remedy.

@@ -31,7 +31,7 @@ from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.pipeline.compare.drift import compare_refined
 from onnx_ci.pipeline.inputs.probes import Inputs, Probe
 from onnx_ci.pipeline.model.call import Call, PrepareError, with_inputs
-from onnx_ci.pipeline.model.places import source_line
+from onnx_ci.pipeline.model.places import calls_module, source_line
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.running import force_eager, run
 from onnx_ci.pipeline.model.tensors import Outputs, are_near
@@ -172,8 +172,8 @@ class Replay:
     outputs: Sequence[str]
     outputs_of_file: Sequence[torch.Tensor] | None
     """What the file computes on the input; ``None`` if it fails."""
-    fails_at: SourceLine | None = None
-    """The line that made the node at which it fails, if that is known."""
+    fails_at: Culprit | None = None
+    """The node at which it fails, with the line or the module that made it, as far as that is known."""
     max_drift: DriftLimit
     deadline: float
     """When to stop, by :func:`time.thread_time`."""
@@ -243,10 +243,11 @@ class Replay:
         """The outputs that the model computes as the file does, if these lines get what they got on the example."""
         self._runs += 1
         answers = AsOnExample(lines, self.deadline)
+        call, recorder = self._recorder(self.probe.inputs, answers)
         try:
-            outputs = self._run(*self._recorder(self.probe.inputs, answers))
+            outputs = self._run(call, recorder)
         except PrepareError as error:
-            is_alike = self.outputs_of_file is None and not self._is_over and self._is_where_file_fails(error)
+            is_alike = self.outputs_of_file is None and not self._is_over and self._is_where_file_fails(error, call.model)
             return {*self.outputs} if is_alike else set()
         if self.outputs_of_file is None:
             return {*self.outputs} if answers.has_other_count else set()
@@ -263,16 +264,19 @@ class Replay:
         compared = compare_refined(self.outputs, self.outputs_of_file, as_replayed, self.max_drift)
         return {*self.outputs} - compared.failing_outputs
 
-    def _is_where_file_fails(self, error: PrepareError) -> bool:
-        """Whether the model fails at the line at which the file does, or in what that line calls, as far as that is known.
+    def _is_where_file_fails(self, error: PrepareError, model: torch.nn.Module) -> bool:
+        """Whether the model fails where the file does, at its line or in what that calls, or in its module, if that is known.
 
-        Dynamo writes down the lines of forward, not those of other functions that forward calls.
+        Dynamo writes down the lines of forward, not those of other functions that forward calls; TorchScript the modules.
         """
         if self.fails_at is None or error.__context__ is None:
             return True
-        stack = traceback.walk_tb(error.__context__.__traceback__)
-        lines = (source_line(frame.f_code.co_filename, number) for frame, number in stack)
-        return any((line.file, line.line) == (self.fails_at.file, self.fails_at.line) for line in lines)
+        stack = [*traceback.walk_tb(error.__context__.__traceback__)]
+        if (at := self.fails_at.source) is not None:
+            lines = (source_line(frame.f_code.co_filename, number) for frame, number in stack)
+            return any((line.file, line.line) == (at.file, at.line) for line in lines)
+        called = [frame.f_locals.get("self") for frame, _ in stack if calls_module(frame)]
+        return not called or called[-1] is dict(model.named_modules()).get(self.fails_at.module)
 
     def _recorded(self, inputs: Inputs) -> Trace:
         call, recorder = self._recorder(inputs, AsOnExample((), self.deadline))

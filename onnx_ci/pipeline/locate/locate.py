@@ -28,10 +28,11 @@ from onnx_ci.pipeline.locate.export_questions import FAST_PATH, ExportQuestion, 
 from onnx_ci.pipeline.locate.frozen_lines import Replay
 from onnx_ci.pipeline.locate.model_trace import TooLargeError, trace_model
 from onnx_ci.pipeline.locate.single_nodes import NodeRunner
-from onnx_ci.pipeline.model.call import input_tensors
+from onnx_ci.pipeline.model.call import input_tensors, with_inputs
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.recipe_model import CallSignature, RecipeModel
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime, passes_that_change
+from onnx_ci.pipeline.trace.lines import lines_of, where_they_part
 from onnx_ci.pipeline.trace.recorder import Tracer
 from onnx_ci.pipeline.trace.trace import Operator
 from onnx_ci.processes.clock import CLOCK
@@ -72,6 +73,11 @@ _BY_BATCH = (
     "file those that were recorded. Call eval(), or compute x.mean(...) and x.var(..., unbiased=False) of the batch in forward."
 )
 _ABOUT_SIZES = ("baked-shape", "static-axis")
+_FROZEN = ("baked-shape", "baked-value")
+_OTHER_SIDE = (
+    "After this line, the code goes another way than on the example, and the file has only the example's: compute the same on "
+    "both ways, or use torch.where or torch.cond."
+)
 _NOT_HANDED_ON = (
     "Not tried: give dynamic_axes to torch.onnx.export in the export function. The file computes no size at all, as if the "
     "function exported every axis as fixed."
@@ -79,6 +85,10 @@ _NOT_HANDED_ON = (
 _LARGER = "The example has size 1 along {}, which torch.export may take for a constant: try a larger one, as onnx-ci fix does. "
 _SOME_SIZES = " If only some sizes are meant, declare them in dynamic_sizes."
 _ONE_SIDE = "The file has only the side of the branch that the example takes: use torch.where"
+_OTHER_SHAPE = (
+    "The file has only the side of the branch that the example takes, and torch.where and torch.cond need two sides of one "
+    "shape: do without the branch, as x[:, :n] and a pad by (-x.shape[1]) % n change nothing where nothing is to do."
+)
 _ROUNDS = "The file does it as often as the example does: compute on whole tensors instead of in a loop"
 _ALSO = {
     _ONE_SIDE: {"torchscript": "; the dynamo exporter keeps both sides of torch.cond.", "dynamo": " or torch.cond."},
@@ -189,6 +199,8 @@ def located(
         if question is None and finding.probe is not None and (lines := proven(finding.probe, finding.output)):
             culprits = tuple(with_recipe(each, model.recipe) for each in lines)
             return with_remedy(dataclasses.replace(finding, culprits=culprits))
+        if finding.rule in _FROZEN and question is None and (parting := search.parting(finding.probe)) is not None:
+            return dataclasses.replace(finding, culprits=(parting,), remedy=_OTHER_SIDE)
         if finding.probe in search.failing and finding.output is None:
             return with_remedy(dataclasses.replace(finding, culprits=(search.failing[finding.probe],)))
         replay = search.replays.get(finding.probe)
@@ -233,9 +245,9 @@ class _Search:
                 with contextlib.suppress(Exception):  # ONNX Runtime raises classes of its own
                     outputs = self._outputs(probe)
                 failing = self._failing_node(probe) if outputs is None else None
-                if failing is not None:
+                if failing is not None and failing.source is not None:
                     self.failing[probe.name] = failing
-                replay = self._replay(probe, outputs, None if failing is None else failing.source)
+                replay = self._replay(probe, outputs, failing)
                 proven = replay.causes(wrong, warned)
                 causes |= {(probe.name, output): culprits for output, culprits in proven.items()}
                 self.replays[probe.name] = replay
@@ -277,9 +289,7 @@ class _Search:
                 return (Culprit(nodes=(), operators=(), module=place.module, source=place.source),)
         return ()
 
-    def _replay(
-        self, probe: Probe, outputs_of_file: Sequence[torch.Tensor] | None, fails_at: SourceLine | None = None
-    ) -> Replay:
+    def _replay(self, probe: Probe, outputs_of_file: Sequence[torch.Tensor] | None, fails_at: Culprit | None = None) -> Replay:
         return Replay(
             model=self.model,
             example=self.probes.example,
@@ -296,15 +306,17 @@ class _Search:
         return {each.output for each in self.errors if each.probe == probe.name}
 
     def _failing_node(self, probe: Probe) -> Culprit | None:
-        """The node at which the file fails, with its line of the model; ``None`` if the file does not tell."""
+        """The node at which the file fails, with its line of the model, or only its module; ``None`` if neither is known."""
         try:
             OnnxRuntime(optimize=False).load(self.path, "cpu").run(feeds_of(self.signature, self.model.weights, probe))
         except Exception as error:  # ONNX Runtime raises classes of its own
             name = _FAILED_NODE.search(str(error))
             node = next((each for each in self._runner.nodes if name is not None and each.name == name[1]), None)
             line = None if node is None else line_of_node(node.proto)
-            if node is not None and line is not None:
-                return Culprit(nodes=(node.title,), operators=(), module="", source=line)
+            # TorchScript writes the module into the name: /layers.0/attention/Reshape
+            module = "" if node is None else ".".join(node.name.split("/")[1:-1])
+            if node is not None and (line is not None or module in dict(self.model.pristine.model.named_modules())):
+                return Culprit(nodes=(node.title,), operators=(), module=module, source=line)
         return None
 
     def places(self, proven: Callable[[str | None, str | None], Collection[Culprit]]) -> dict[str | None, SourceSites]:
@@ -343,6 +355,18 @@ class _Search:
                 guilty = model.guilty_questions(wrong, functools.partial(self._outputs, probe))
                 questions |= {(probe.name, output): question for output, question in guilty.items()}
         return questions
+
+    def parting(self, name: str | None) -> Culprit | None:
+        """The line after which an input goes another way than the example, as no replay does: an exception is caught."""
+        probe = next((each for each in self._probes if each.name == name), None)
+        if probe is None or CLOCK.thread_time() > self.deadline:
+            return None
+        calls = (with_inputs(self.model.fresh(), each.inputs) for each in (self.probes.example, probe))
+        own, other = (lines_of(call, seed=self.model.recipe.seed) for call in calls)
+        source, replay = where_they_part(own, other), self.replays.get(name)
+        if source is None or replay is None or source in replay.suspects:
+            return None
+        return Culprit(nodes=(), operators=(), module="", source=source)
 
     def passes(self) -> tuple[str, ...]:
         """The fewest passes of ONNX Runtime's optimizer without which it is right; none if it is wrong without any of them."""
@@ -469,6 +493,8 @@ def _remedy(finding: Finding, exporter: str, model: RecipeModel) -> str:
     first = next((each for each in finding.culprits if each.frozen is not None), None)
     if first is not None and first.frozen is not None:
         remedy = _ROUNDS if "range" in first.operators else _REMEDIES[first.frozen.kind]
+        if remedy == _ONE_SIDE and finding.rule == "baked-shape":
+            remedy = _OTHER_SHAPE
         remedy += _ALSO[remedy].get(exporter, ".") if remedy in _ALSO else ""
         return remedy + (_SOME_SIZES if finding.rule == "baked-shape" else "")
     if finding.rule == "baked-shape" and finding.culprits:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from toolbox.cells import ROWS, run_one
+from toolbox.cells import ROWS, Function, run_one
 from torch import nn
 
 import onnx_ci
@@ -108,6 +108,21 @@ def test_a_condition_of_several_parts_is_no_loop():
     found = errors(onnx_ci.recipe(lambda: (EndsEarly(), (torch.randn(2, 4, 4),)), name="net", **declared))
     assert {each.culprits[0].frozen.kind for each in found} == {onnx_ci.FrozenKind.CONDITION}
     assert all("use torch.where" in each.remedy for each in found)
+
+
+class PadsOdd(nn.Module):
+    def forward(self, x):
+        if x.shape[1] % 2 != 0:  # fault
+            x = torch.cat([x, x[:, :1]], 1)
+        return x.reshape(x.shape[0], -1, 2).exp()
+
+
+def test_sides_of_different_shapes_are_not_for_where():
+    declared = {**SIZES, "dynamic_axes": {"x": {0: "rows", 1: "steps"}, "y": {0: "rows", 1: "pairs"}}}
+    found = errors(onnx_ci.recipe(lambda: (PadsOdd(), (torch.randn(2, 4),)), name="net", **declared))
+    of_shape = [each for each in found if each.rule == "baked-shape"]
+    assert of_shape
+    assert all("need two sides of one shape: do without the branch" in each.remedy for each in of_shape)
 
 
 class IntoView(nn.Module):
@@ -385,3 +400,41 @@ class Random(nn.Module):
 def test_the_line_that_changes_state_or_draws_is_named(model, rule):
     found = {each.rule: each for each in errors(onnx_ci.recipe(lambda: (model(), (torch.randn(3, 4),)), name="net", **ROWS))}
     assert found[rule].source.text.endswith("# fault")
+
+
+def in_pairs(x):
+    x = x[:, :, None].expand(-1, -1, 4)
+    try:
+        x = x.reshape(x.shape[0], x.shape[1] // 2, 8)  # fault
+    except RuntimeError:
+        x = torch.cat([x, torch.zeros_like(x[:, :1])], 1).reshape(x.shape[0], -1, 8)
+    return x.sum(2)
+
+
+@pytest.mark.parametrize(("exporter", "opset"), [("torchscript", 17), ("dynamo", 18)])
+def test_a_call_whose_exception_the_model_catches_is_named(exporter, opset):
+    axes = {"x": {0: "rows", 1: "columns"}, "y": {0: "rows", 1: "pairs"}}
+    recipe = onnx_ci.recipe(name="net", input_names=["x"], output_names=["y"], dynamic_axes=axes)
+    found = errors(recipe(lambda: (Function(in_pairs), (torch.randn(3, 6),))), opsets=str(opset), exporters=exporter)
+    (wrong,) = (each for each in found if each.rule == "baked-shape")
+    assert wrong.culprits[0].source.text.endswith("# fault")
+    assert wrong.remedy.startswith("After this line, the code goes another way than on the example")
+
+
+class FrozenInALayer(nn.Module):
+    """TorchScript freezes the length within the attention of the encoder, and not what is added before."""
+
+    def __init__(self):
+        super().__init__()
+        self.positions = nn.Embedding(64, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+    def forward(self, x):
+        x = x + self.positions(torch.arange(x.shape[1]))
+        return self.encoder(x).mean(1)  # fault
+
+
+def test_a_line_whose_freezing_fails_elsewhere_than_the_file_is_not_blamed():
+    found = errors(onnx_ci.recipe(lambda: (FrozenInALayer(), (torch.randn(2, 5, 8),)), name="net", **SIZES), opsets="17")
+    assert {text.partition("  # ")[2] for each in found for text in marked_lines(each)} == {"fault"}
