@@ -116,7 +116,7 @@ def test_a_function_that_exports_another_model_than_it_gets_is_told(tmp_path, ke
 
     recipe = net(export=export)
     result = run_one(recipe, **({"artifacts": tmp_path} if kept else {}))
-    assert rules(result) == ["numeric-drift"]
+    assert rules(result) == ["weight-mismatch", "numeric-drift"]
     (note,) = (each for each in result.findings if "own weights is" in each.message)
     assert "It must export the model that it gets" in note.remedy
     remedied = run_one(net(export=export, weights="trained"))

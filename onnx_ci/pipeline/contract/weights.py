@@ -97,6 +97,7 @@ def compare_weights(path: Path, model: RecipeModel) -> list[Finding]:
             unequal.append(stored)
         else:
             copies.setdefault(name, []).append(stored)
+    weights.are_others = 2 * sum(map(weights.has_its_name, unequal)) > len(copies)
     return [*_mismatches(unequal, weights, model), *_repeated(copies, weights)]
 
 
@@ -113,7 +114,7 @@ def _mismatches(unequal: Sequence[StoredWeight], weights: _ModelWeights, model: 
     for stored in unequal:
         if (mismatch := weights.mismatch(stored, uses)) is not None:
             by_rounding.setdefault(mismatch.rounding, []).append(mismatch)
-    return [_report(rounding, mismatches) for rounding, mismatches in by_rounding.items()]
+    return [_report(rounding, mismatches, are_others=weights.are_others) for rounding, mismatches in by_rounding.items()]
 
 
 _SMALL = 8192
@@ -146,7 +147,10 @@ _NAMED = 3
 """How many further weights a message names."""
 
 
-def _report(rounding: str | None, mismatches: Sequence[_Mismatch]) -> Finding:
+_OTHERS = "The file has other weights than the model: export it again, or let the recipe load the checkpoint that was exported."
+
+
+def _report(rounding: str | None, mismatches: Sequence[_Mismatch], *, are_others: bool) -> Finding:
     first = mismatches[0]
     further = [repr(name) for name in dict.fromkeys(each.expected.weight for each in mismatches[1:])]
     also = "; also " + ", ".join(further[:_NAMED]) if further else ""
@@ -155,6 +159,7 @@ def _report(rounding: str | None, mismatches: Sequence[_Mismatch]) -> Finding:
     return finding(
         "weight-mismatch",
         f"tensor {first.stored.name!r} of the file is the weight {first.expected.weight!r}, but {first}{cause}{also}{more}",
+        remedy=_OTHERS if are_others else None,
         details={"weights": {each.expected.weight: each.stored.name for each in mismatches}, "rounding": rounding},
     )
 
@@ -170,6 +175,8 @@ class _ModelWeights:
         self._by_size: dict[int, list[str]] = {}
         self._in_file: set[str] = set()
         """The weights that one of the tensors compared so far equals."""
+        self.are_others = False
+        """Whether the file seems to have the weights of another checkpoint: then a tensor's name is enough."""
         first: dict[int, str] = {}
         for name, tensor in itertools.chain(
             model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)
@@ -191,6 +198,11 @@ class _ModelWeights:
                 self._in_file.add(name)
                 return name
         return None
+
+    def has_its_name(self, stored: StoredWeight) -> bool:
+        """Whether a tensor has the name and the shape of a weight."""
+        weight = self.arrays.get(self._names.get(stored.name, ""))
+        return weight is not None and weight.shape == stored.array.shape
 
     def are_equal(self, first: str, second: str) -> bool:
         """Whether two weights have the same values, in any layout."""
@@ -243,6 +255,8 @@ class _ModelWeights:
         The values must identify the weight, unless the tensor has its name.
         """
         array = stored.array
+        if self.are_others and self.has_its_name(stored):
+            return self._names[stored.name] == expected.weight
         places = _sample(array)
         if not _is_similar(array[places], expected.array[places]):
             return False

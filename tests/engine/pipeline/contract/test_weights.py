@@ -183,6 +183,35 @@ def test_changed_weights_are_found_in_every_layout(exporter, opset, change, roun
 
 
 @both
+def test_the_weights_of_another_checkpoint_are_found_by_their_names(exporter, opset):
+    def drawn(values):
+        return numpy.random.default_rng(3).normal(size=values.shape).astype(numpy.float32)
+
+    file = with_changed(exported(exporter, opset), drawn)
+    (found,) = judged(file, layers, exporter, opset)
+    assert "embedding.weight" in found.details["weights"]
+    assert found.remedy.startswith("The file has other weights than the model: export it again")
+
+
+ALONE = {
+    "lstm": (lambda: nn.LSTM(8, 6, batch_first=True), (2, 9, 8)),
+    "gru": (lambda: nn.GRU(8, 6, bidirectional=True, batch_first=True), (2, 9, 8)),
+    "attention": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (2, 9, 8)),
+    "folded": (lambda: nn.Sequential(nn.Conv1d(8, 6, 3), nn.BatchNorm1d(6)), (2, 8, 9)),
+    "normalized": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)), (2, 8)),
+    "transposed": (lambda: nn.ConvTranspose1d(8, 8, 3), (2, 8, 9)),
+}
+
+
+@both
+@pytest.mark.parametrize("name", ALONE)
+def test_a_layer_alone_whose_weights_are_stored_otherwise_has_its_own(name, exporter, opset):
+    build, shape = ALONE[name]
+    recipe = onnx_ci.recipe(name="alone", input_names=["x"])(lambda: (build(), (torch.randn(shape),)))
+    assert "weight-mismatch" not in rules(run_one(recipe, opsets=str(opset), exporters=exporter, effort="quick"))
+
+
+@both
 def test_swapped_rows_are_found(exporter, opset):
     file = with_changed(exported(exporter, opset), first_rows_swapped, lambda tensor: list(tensor.dims) in ([10, 10], [20, 8]))
     (found,) = judged(file, layers, exporter, opset)
