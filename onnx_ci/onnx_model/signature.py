@@ -218,8 +218,22 @@ def check(path: Path, signature: Signature) -> list[Finding]:
     try:
         onnx.checker.check_model(path, full_check=True)
     except Exception as error:  # ValidationError, and errors of C++ and protobuf
-        return [finding("checker", f"onnx.checker rejects the file: {str(error).strip() or type(error).__name__}")]
+        reason = str(error).strip() or type(error).__name__
+        return [finding("checker", f"onnx.checker rejects the file: {reason}", remedy=remedy_of_type(reason))]
     return []
+
+
+_WRONG_TYPE = (
+    re.compile(r"op_type: ?(?P<operator>\w+).*unsupported type: tensor\((?P<type>\w+)\)", re.DOTALL),
+    re.compile(r"Type 'tensor\((?P<type>\w+)\)' of input parameter \(.*\) of operator \((?P<operator>\w+)\)"),
+)
+"""How onnx.checker and ONNX Runtime say that an operator does not take a type."""
+
+
+def remedy_of_type(reason: str) -> str | None:
+    """What to do about an operator that gets a type which it does not take, if that is why a file is refused."""
+    match = next(filter(None, (pattern.search(reason) for pattern in _WRONG_TYPE)), None)
+    return match and f"ONNX's {match['operator']} takes no {match['type']}: cast before it, as x.long() or x.float() does."
 
 
 _PATHS_SHOWN = 3

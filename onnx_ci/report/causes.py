@@ -54,10 +54,12 @@ class SharedFailure:
 def causes_of(findings: Iterable[Finding]) -> list[Cause]:
     """The causes of a cell's findings, errors first, those that the recipe expects after others, and notes last.
 
+    A branch of which nothing is known comes after what is measured.
     Findings at the same places have one cause. So has a note or a warning about one of the lines of an error.
     """
     groups: list[list[Finding]] = []
-    for finding in sorted(findings, key=lambda each: (list(Severity).index(each.severity), each.is_expected)):
+    ranks = {severity: rank for rank, severity in enumerate(Severity)}
+    for finding in sorted(findings, key=lambda each: (ranks[each.severity], each.is_expected, each.rule == "untaken-branch")):
         group = next((group for group in groups if _has_cause_of(finding, group[0])), None)
         if group is None:
             groups.append([finding])

@@ -15,7 +15,7 @@ import torch
 from onnx_ci.errors import first_line
 from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.onnx_model.saved_inputs import file_name, write_inputs
-from onnx_ci.onnx_model.signature import Signature
+from onnx_ci.onnx_model.signature import Signature, remedy_of_type
 from onnx_ci.pipeline.compare.drift import TOO_NOISY, compare_refined
 from onnx_ci.pipeline.compare.random_outputs import compare_random
 from onnx_ci.pipeline.contract import contract
@@ -127,7 +127,7 @@ class FileRun:
                 raise
             reason = _describe_error(error).replace(str(path), "the file")  # its path differs each time
             message, details = f"{self.runtime.name} cannot load the file: {reason}", {"runtime": self.runtime.name}
-            remedy = _NOT_IMPLEMENTED if "NOT_IMPLEMENTED" in reason else None
+            remedy = _NOT_IMPLEMENTED if "NOT_IMPLEMENTED" in reason else remedy_of_type(reason)
             self.findings.append(finding("load-error", message, details=details, remedy=remedy))
             return None
         if session.provider != self.device.partition(":")[0]:

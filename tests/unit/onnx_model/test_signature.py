@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from onnx_ci.onnx_model.signature import Signature, read_model, read_signature
+from onnx_ci.onnx_model.signature import Signature, read_model, read_signature, remedy_of_type
 from onnx_ci.results.records import Finding
 
 POWERS = """
@@ -83,3 +83,21 @@ def test_an_input_with_a_default_is_no_second_value_of_its_name(tmp_path):
     model.graph.initializer.add(name="x", dims=[2], data_type=onnx.TensorProto.FLOAT, float_data=[1.0, 2.0])
     onnx.save_model(model, tmp_path / "net.onnx")
     assert isinstance(read_signature(tmp_path / "net.onnx"), Signature)
+
+
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        (
+            "[ShapeInferenceError] (op_type:CumSum, node name: /CumSum): x typestr: T, has unsupported type: tensor(bool)",
+            "ONNX's CumSum takes no bool: cast before it, as x.long() or x.float() does.",
+        ),
+        (
+            "Type Error: Type 'tensor(int64)' of input parameter (/Cast_output_0) of operator (Log) in node (/Log) is invalid.",
+            "ONNX's Log takes no int64: cast before it, as x.long() or x.float() does.",
+        ),
+        ("No Op registered for Foo with domain_version of 17", None),
+    ],
+)
+def test_an_operator_that_does_not_take_a_type_is_named(reason, remedy):
+    assert remedy_of_type(reason) == remedy

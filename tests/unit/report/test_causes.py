@@ -42,6 +42,11 @@ def test_findings_of_one_line_are_one_cause_and_its_consequences():
     ]
 
 
+def test_a_branch_of_which_nothing_is_known_comes_after_what_is_measured():
+    untaken, drift = at("untaken-branch", "one side only", OTHER), at("numeric-drift", "off by 3", LINE)
+    assert [each.finding for each in causes_of([untaken, drift])] == [drift, untaken]
+
+
 def test_findings_without_a_place_are_causes_of_their_own():
     findings = [finding("checker", "a"), finding("checker", "a"), finding("unknown-axis", "b")]
     assert [each.finding for each in causes_of(findings)] == findings
