@@ -85,11 +85,20 @@ def note_calls(file: Path) -> None:
 
     @functools.wraps(export)
     def exporting(*args: Any, **kwargs: Any) -> Any:
+        told: dict[str, Any] = {}
         with contextlib.suppress(Exception):
             bound = inspect.signature(export).bind(*args, **kwargs)
             bound.apply_defaults()
-            note(_export(**bound.arguments))
-        return export(*args, **kwargs)
+            told = _export(**bound.arguments)
+        program: Any = None
+        try:
+            program = export(*args, **kwargs)
+            return program
+        finally:
+            with contextlib.suppress(Exception):
+                told["export"]["opset"] = told["export"]["opset"] or _opset_of(program, bound.arguments["f"])
+            if told:
+                note(told)
 
     torch.onnx.export = exporting
 
@@ -159,10 +168,37 @@ def _export(model: torch.nn.Module, args: Any, kwargs: Any, **options: Any) -> d
     if positional and isinstance(positional[-1], dict) and not kwargs:  # torch takes it for the keywords
         kwargs = positional.pop()
     inner: Any = model.module if _is_wrapper(model) else model
+    call = _call(inner, tuple(positional), kwargs or {})
+    options["dynamic_shapes"] = _without(options.get("dynamic_shapes"), call["arguments"])
     usual = {name: each.default for name, each in inspect.signature(torch.onnx.export).parameters.items()}
     told = {name: _written(value) for name, value in options.items() if value != usual.get(name)}
     export = {"dynamo": bool(options["dynamo"]), "opset": options["opset_version"], "told": told}
-    return {**_call(inner, tuple(positional), kwargs or {}), "outputs": [], "export": export}
+    return {**call, "outputs": [], "export": export}
+
+
+def _opset_of(program: Any, file: Any) -> int | None:
+    """The opset of what was exported; ``None`` if the file is not on disk, and torch returns no program."""
+    if program is not None:
+        return int(program.model.opset_imports[""])
+    import onnx  # which an export has imported, too
+
+    return next((each.version for each in onnx.load(file, load_external_data=False).opset_import if not each.domain), None)
+
+
+def _without(shapes: Any, arguments: Mapping[str, Any]) -> Any:
+    """``dynamic_shapes`` without those of arguments that are plain values, which the recipe fixes."""
+    if isinstance(shapes, dict):
+        return {name: each for name, each in shapes.items() if "plain" not in arguments.get(name, {})}
+    if isinstance(shapes, (tuple, list)):
+        return type(shapes)(each for each, value in zip(shapes, arguments.values(), strict=False) if "plain" not in value)
+    return shapes
+
+
+def _dimension(name: str, value: Any) -> str:
+    """A ``torch.export.Dim``: its name, or all of it if it has a range."""
+    least, most = getattr(value, "min", 0), getattr(value, "max", None)
+    bounds = [f"min={least}"] * (isinstance(least, int) and least > 0) + [f"max={most}"] * isinstance(most, int)
+    return f"torch.export.Dim({', '.join([json.dumps(name), *bounds])})" if bounds else json.dumps(name)
 
 
 def _written(value: Any) -> str:
@@ -178,7 +214,7 @@ def _written(value: Any) -> str:
         return str(value is torch.onnx.TrainingMode.TRAINING)
     name = getattr(value, "__name__", "")  # that of a torch.export.Dim
     hint = getattr(getattr(value, "type", None), "name", "")  # that of torch.export.Dim.DYNAMIC
-    return json.dumps(name) if name else f"torch.export.Dim.{hint}" if hint else repr(value)
+    return _dimension(name, value) if name else f"torch.export.Dim.{hint}" if hint else repr(value)
 
 
 def _output_names(output: Any) -> list[str]:

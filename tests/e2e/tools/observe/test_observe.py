@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 
+import onnx
 import pytest
 
 from onnx_ci.tools.observe.observe import observed_models, recipes_of
 
 PASSED, FAILED, USAGE = 0, 1, 2
+RANGE = 'torch.export.Dim("rows", min=2, max=64)'
 
 NETS = """
     import dataclasses
@@ -171,10 +173,21 @@ def test_the_recipe_builds_and_calls_the_model_as_the_program_does(project, reci
         ),
         (
             ['dynamo=True, dynamic_shapes=({0: Dim("rows"), 1: "n"}, {0: Dim("rows"), 1: "n"}), verbose=False'],
-            ['dynamic_shapes=({0: "rows", 1: "n"}, {0: "rows", 1: "n"}),', 'exporter="dynamo",', "opsets=18,"],
+            ['dynamic_shapes=({0: "rows", 1: "n"}, {0: "rows", 1: "n"}),', 'exporter="dynamo",', "opsets={opset},"],
+        ),
+        (
+            [
+                'dynamo=True, kwargs={"scaled": True}, verbose=False, opset_version=20,',
+                'dynamic_shapes={"features": {0: Dim("rows", min=2, max=64)}, "mask": {0: Dim("rows", min=2, max=64)}, "scaled": None}',
+            ],
+            [
+                f'dynamic_shapes={{"features": {{0: {RANGE}}}, "mask": {{0: {RANGE}}}}},',
+                'exporter="dynamo",',
+                "opsets=20,",
+            ],
         ),
     ],
-    ids=["torchscript", "dynamo"],
+    ids=["torchscript", "dynamo", "ranges and a plain value"],
 )
 def test_an_export_becomes_the_recipe_as_it_stands(project, recipes, options, declared):
     text, _ = recipes(
@@ -187,7 +200,8 @@ def test_an_export_becomes_the_recipe_as_it_stands(project, recipes, options, de
         ")",
     )
     lines = text[text.index("@onnx_ci.recipe(") : text.index("\n)\n")].splitlines()[1:]
-    assert [line.strip() for line in lines] == declared
+    (opset,) = (each.version for each in onnx.load(project.root / "scores.onnx").opset_import if not each.domain)
+    assert [line.strip() for line in lines] == [line.replace("{opset}", str(opset)) for line in declared]
     assert "return model, (torch.randn(2, 6, 4), torch.ones(2, 6))\n" in text
     assert text.count("@onnx_ci.recipe(") == 1
 
