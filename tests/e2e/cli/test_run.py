@@ -867,7 +867,7 @@ def test_a_cell_with_a_kept_verdict_is_not_run_beside_the_others(project):
     assert {cell["recipe"]: cell["cached"] for cell in report["cells"]} == {"first": True, "second": False}
 
 
-@pytest.mark.parametrize("command", [("onnx-ci", "run"), ("onnx-ci", "list"), ("onnx-ci", "compare", "a.onnx", "b.onnx")])
+@pytest.mark.parametrize("command", [("run",), ("list",), ("compare", "a.onnx", "b.onnx")])
 def test_without_torch_that_is_what_a_command_says(project, command):
     project.write("onnx_recipes.py", "import torch\n")
     project.write(
@@ -887,6 +887,6 @@ def test_without_torch_that_is_what_a_command_says(project, command):
         importlib.util.find_spec = find_spec
         """,
     )
-    done = project.command(*command, PYTHONPATH=str(project.root))
+    done = project.command("onnx_ci", *command, PYTHONPATH=str(project.root))
     assert done.returncode == ExitCode.ENVIRONMENT
     assert done.stderr.splitlines() == ["onnx-ci: torch is not installed; pip install torch"]
