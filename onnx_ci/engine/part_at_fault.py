@@ -172,7 +172,7 @@ def _fails(part: _Part, rules: frozenset[str], task: CellTask, runtimes: Sequenc
     calls, trace, tensors = part.calls, part.trace, tuple(part.values[each] for each in part.taken)
     fields = fields_of({"name": "part", "input_names": [f"x{number}" for number in range(len(tensors))]})
     recipe = Recipe(lambda: (_Part(calls, trace), tensors), **fields)
-    limit = DriftLimit(default=max(MAX_DRIFT, task.max_drift.default))  # usual rounding is no call's fault
+    limit = DriftLimit(default=max(MAX_DRIFT, task.max_drift.default))  # every call rounds as much as that
     alone = replace(task, recipe=recipe, is_quick=True, inputs=(), max_drift=limit)
     with scratch_folder() as scratch, contextlib.suppress(PrepareError):
         prepared, path = prepare(alone), scratch / "part.onnx"

@@ -163,7 +163,7 @@ def located(
         of_shape = replay.causes_of_shapes.get(output or "", ()) if replay is not None else ()
         return causes.get((probe, output)) or of_shape or (of_other if is_likely else ())
 
-    places = search.places(proven)
+    places, parting_on = search.places(proven), functools.cache(search.parting)
     twice = _passed_twice(model.signature.input_names, input_tensors(model.pristine)) if exporter == "dynamo" else ()
     ones = _taken_for_one(model.signature, probes, {each.probe for each in search.errors}) if exporter == "dynamo" else []
 
@@ -199,7 +199,7 @@ def located(
         if question is None and finding.probe is not None and (lines := proven(finding.probe, finding.output)):
             culprits = tuple(with_recipe(each, model.recipe) for each in lines)
             return with_remedy(dataclasses.replace(finding, culprits=culprits))
-        if finding.rule in _FROZEN and question is None and (parting := search.parting(finding.probe)) is not None:
+        if finding.rule in _FROZEN and question is None and (parting := parting_on(finding.probe)) is not None:
             return dataclasses.replace(finding, culprits=(parting,), remedy=_OTHER_SIDE)
         if finding.probe in search.failing and finding.output is None:
             return with_remedy(dataclasses.replace(finding, culprits=(search.failing[finding.probe],)))

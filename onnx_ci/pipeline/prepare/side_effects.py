@@ -22,10 +22,7 @@ from onnx_ci.pipeline.model.tensors import Outputs, blocks, has_noise, has_same_
 from onnx_ci.pipeline.reference.perturbation import OtherTies
 from onnx_ci.pipeline.trace.lines import first_difference, lines_of, lines_that_keep
 from onnx_ci.pipeline.trace.recorder import Tracer
-from onnx_ci.pipeline.trace.trace import (
-    Operator,
-    Trace,
-)
+from onnx_ci.pipeline.trace.trace import Operator, Trace
 from onnx_ci.results.records import Finding, Severity, SourceLine
 from onnx_ci.results.rules import finding
 from onnx_ci.text import listed_shortly

@@ -97,8 +97,9 @@ def note_calls(file: Path) -> None:
         finally:
             with contextlib.suppress(Exception):
                 told["export"]["opset"] = told["export"]["opset"] or _opset_of(program, bound.arguments["f"])
-            if told:
-                note(told)
+            with contextlib.suppress(Exception):
+                if told:
+                    note(told)
 
     torch.onnx.export = exporting
 
@@ -180,9 +181,9 @@ def _opset_of(program: Any, file: Any) -> int | None:
     """The opset of what was exported; ``None`` if the file is not on disk, and torch returns no program."""
     if program is not None:
         return int(program.model.opset_imports[""])
-    import onnx  # which an export has imported, too
+    from onnx_ci.onnx_model.signature import opset_of  # which needs onnx, as an export does
 
-    return next((each.version for each in onnx.load(file, load_external_data=False).opset_import if not each.domain), None)
+    return opset_of(Path(file))
 
 
 def _without(shapes: Any, arguments: Mapping[str, Any]) -> Any:

@@ -29,7 +29,7 @@ class Verdict(enum.StrEnum):
     REFUSED = "refused"
     """It does not load the file, or does not run it."""
     NOT_JUDGED = "not judged"
-    """There is no file, or it is wrong in every runtime."""
+    """There is no file, or every runtime computes it wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ def outcome_of(result: CellResult, runtime: str) -> Outcome:
     """What a runtime does with the file of a cell, which ran in it and in the installed ONNX Runtime."""
     if result.status in (Status.SKIPPED, Status.ERROR):
         return Outcome(verdict=Verdict.NOT_JUDGED, reason=result.reason or "there is no file")
-    # Those of a reference runtime, which nobody deploys, are notes.
+    # The faults of a reference runtime are notes, because nobody deploys it.
     own = [each for each in result.findings if each.severity is not Severity.WARNING and _runtime_at_fault(each) == runtime]
     shared = [each for each in result.findings if each.severity is Severity.ERROR and _runtime_at_fault(each) is None]
     drifts = [each for each in result.outputs if each.runtime == runtime]
