@@ -200,7 +200,7 @@ TOOLS: Mapping[str, str] = {
     "known-faults": "onnx_ci.tools.runtimes.known_faults:notes",
     "known-remedies": "onnx_ci.tools.runtimes.known_faults:with_remedies",
 }
-"""Functions of tools that say more about a failure, in the form of entry points. A run without one imports none of them."""
+"""Functions of tools that commands ask about a failure; a run does so only of another ONNX Runtime than the tested one."""
 
 
 def tool(name: str) -> Any:

@@ -34,9 +34,7 @@ def with_way_at_fault(findings: Sequence[Finding], model: RecipeModel, export: C
         return [*findings]
 
     def with_way(finding: Finding) -> Finding:
-        source = finding.culprits[0].source
-        lines = None if source is None else _where_left(usual, source, in_export)
-        if lines is None:
+        if (lines := _where_left(usual, finding.culprits[0].source, in_export)) is None:
             return finding
         culprit = replace(finding.culprits[0], nodes=(), operators=(), source=lines[0])
         return replace(finding, culprits=(culprit,), steps=(), remedy=_ANOTHER_WAY.format(lines[1].line))
@@ -51,10 +49,10 @@ def _is_suspect(finding: Finding) -> bool:
     return is_error and first is not None and first.source is not None and first.frozen is None
 
 
-def _where_left(steps: Sequence[Step], of: SourceLine, in_export: set[object]) -> tuple[SourceLine, SourceLine] | None:
+def _where_left(steps: Sequence[Step], of: SourceLine | None, in_export: set[object]) -> tuple[SourceLine, SourceLine] | None:
     """The last line that an export runs, too, and the next one, which it does not: of a line and of what that calls."""
     for number, step in enumerate(steps):
-        if (source := step.source) is not None and (source.file, source.line) == (of.file, of.line):
+        if (source := step.source) and of and (source.file, source.line) == (of.file, of.line):
             called = range(number - step.calls, number + 1)
             first = next((each for each in called if steps[each].place not in in_export), None)
             before = (each.source for each in reversed(steps[:first]) if each.place in in_export)

@@ -36,6 +36,15 @@ def runtime_version() -> str | None:
     return next(filter(None, map(version_of, RUNTIME_DISTRIBUTIONS)), None)
 
 
+def has_older_runtime() -> bool:
+    """Whether the installed ONNX Runtime is older than the tested one, of which no fault is known."""
+    return _release(runtime_version() or "0") < _release(TESTED["onnxruntime"])
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)))
+
+
 def versions() -> dict[str, str]:
     """The versions of everything that can affect a verdict. Missing packages are left out."""
     packages = {name: version for name in RECORDED if (version := version_of(name)) is not None}
@@ -50,14 +59,10 @@ def describe_version_changes(before: Mapping[str, str], now: Mapping[str, str]) 
 
 def describe_untested(environment: Mapping[str, str]) -> str:
     """``newer than what onnx-ci 0.1.0 is tested with: torch 2.14.0 (tested: 2.13.0)``; empty if nothing is."""
-
-    def release(version: str) -> tuple[int, ...]:
-        return tuple(map(int, re.findall(r"\d+", version)))
-
     newer = []
     for name, tested in TESTED.items():  # of merged runs, which have several versions in one text, the newest counts
-        present = max(re.findall(r"\d+(?:\.\d+)+", environment.get(name, "")), key=release, default="0")
-        newer += [f"{name} {present} (tested: {tested})"] if release(present) > release(tested) else []
+        present = max(re.findall(r"\d+(?:\.\d+)+", environment.get(name, "")), key=_release, default="0")
+        newer += [f"{name} {present} (tested: {tested})"] if _release(present) > _release(tested) else []
     return f"newer than what onnx-ci {__version__} is tested with: {', '.join(newer)}" if newer else ""
 
 

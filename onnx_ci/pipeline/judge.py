@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from onnx_ci.environment.versions import has_older_runtime
 from onnx_ci.matrix.plan import CellTask
 from onnx_ci.onnx_model import signature as onnx_signature
 from onnx_ci.onnx_model.files import files_in
@@ -32,7 +33,7 @@ from onnx_ci.pipeline.post_export.shipped_reference import ShippedReference
 from onnx_ci.pipeline.prepare.side_effects import as_of_ties
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.pipeline.run.runtime import Runtime
-from onnx_ci.plugins import tool
+from onnx_ci.plugins import tool, version_in_name
 from onnx_ci.processes.capture import timed
 from onnx_ci.results.records import CpuVsGpu, ExportFacts, Finding, OutputDrift, Severity
 
@@ -135,7 +136,7 @@ def _judge_numbers(judgement: Judgement, inference: _Inference, runtimes: Sequen
     plain = OnnxRuntime(optimize=False, tf32=model.recipe.tf32)
     is_faulty = any(each.faults for each in of_onnxruntime)
     numbers = attribute_faults(runs, [inference.run(plain, probes.all, device)] if is_faulty else [])
-    if _has_errors(numbers):
+    if _has_errors(numbers) and (has_older_runtime() or any(version_in_name(each.runtime) for each in runs)):
         numbers = tool("known-remedies")(numbers, inference.path)
     # Where ONNX Runtime replaces several nodes by one, it overlooks the exponent and takes every Pow for a square.
     if of_onnxruntime and inference.signature.has_other_powers and not _has_errors(numbers):

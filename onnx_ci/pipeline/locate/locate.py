@@ -364,9 +364,8 @@ class _Search:
         calls = (with_inputs(self.model.fresh(), each.inputs) for each in (self.probes.example, probe))
         own, other = (lines_of(call, seed=self.model.recipe.seed) for call in calls)
         source, replay = where_they_part(own, other), self.replays.get(name)
-        if source is None or replay is None or source in replay.suspects:
-            return None
-        return Culprit(nodes=(), operators=(), module="", source=source)
+        is_suspect = source is not None and replay is not None and source not in replay.suspects
+        return Culprit(nodes=(), operators=(), module="", source=source) if is_suspect else None
 
     def passes(self) -> tuple[str, ...]:
         """The fewest passes of ONNX Runtime's optimizer without which it is right; none if it is wrong without any of them."""
