@@ -298,3 +298,48 @@ def test_a_dimension_that_is_declared_as_an_expression_must_hold(tmp_path):
     dims[0].dim_param = "n + 3"
     onnx.save(model, path)
     assert set(rules(onnx_ci.verify(path, recipe, opset=13))) == {"name-mismatch", "shape-mismatch"}
+
+
+class Tagger(nn.Module):
+    """Three outputs: the features of all words, a number for each text, and three for each."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(9, 8), nn.Linear(8, 3)
+
+    def forward(self, ids):
+        features = self.embedding(ids).tanh()
+        tags = self.head(features.mean(1))
+        return features, tags.sum(1), tags
+
+
+def tagger(*output_names, **axes):
+    length = {0: "batch", 1: "length"}
+    axes = {"ids": length, "features": length, "score": BATCH, "tags": BATCH} | axes
+
+    @onnx_ci.recipe(input_names=["ids"], output_names=output_names, dynamic_axes=axes)
+    def recipe():
+        return Tagger(), torch.arange(14).reshape(2, 7) % 9
+
+    return run_one(recipe, opsets="17")
+
+
+@pytest.mark.parametrize(
+    "names", [("tags", "score", "features"), ("score", "features", "tags")], ids=["another size", "another rank"]
+)
+def test_names_of_outputs_that_fit_in_another_order_are_the_one_finding(names):
+    """Declaring other axes instead would make the cell green, and whoever uses the file would read the wrong output."""
+    (found,) = errors(tagger(*names))
+    assert found.rule == "name-mismatch"
+    assert found.message == (
+        f"output_names lists {', '.join(names)}, but the axes declared for them fit the order features, score, tags"
+    )
+    assert found.remedy == "Declare output_names in the model's own order: they are assigned by position."
+
+
+def test_names_of_outputs_in_the_order_of_the_model_pass_whatever_else_would_fit():
+    assert tagger("features", "score", "tags", tags={}, features=BATCH).status is Status.PASSED
+
+
+def test_an_axis_whose_name_fits_any_output_is_no_question_of_order():
+    assert rules(tagger("features", "score", "tags", score={0: "batch", 1: "other"})) == ["unknown-axis"]

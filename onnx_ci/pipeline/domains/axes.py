@@ -30,6 +30,7 @@ from onnx_ci.pipeline.model.call import Call, PrepareError, bound_arguments, ext
 from onnx_ci.pipeline.model.containers import children_of, named_leaves
 from onnx_ci.pipeline.model.module import signature_of
 from onnx_ci.pipeline.model.tensors import Outputs
+from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import finding
 from onnx_ci.text import listed
 
@@ -155,22 +156,45 @@ class DeclaredAxes:
                 if label in sizes[0] and alike and label not in alike and len({*actual}) > 1:
                     yield name, axis, label, alike[0]
 
+    def exchanged_outputs(
+        self, names: Sequence[str], calls: Sequence[tuple[Sequence[torch.Tensor], Sequence[torch.Tensor]]]
+    ) -> Finding | None:
+        """A finding if what is declared of the outputs' axes holds in all ``calls`` only with two of the names exchanged."""
+        sizes = [(self.inputs.sizes_in(inputs), outputs) for inputs, outputs in calls]
+        axes = {name: [(axis, axis_size_in(name, text)) for axis, text in self.labels.get(name, {}).items()] for name in names}
+        follows = {name: all(sizes[0][0].keys() >= {*size.names} for _, size in declared) for name, declared in axes.items()}
+
+        def holds(position: int, name: str) -> bool:
+            shapes = [(of_inputs, outputs[position].shape) for of_inputs, outputs in sizes]
+            if not all(axis < len(shape) for axis, _ in axes[name] for _, shape in shapes):
+                return False
+            return not follows[name] or all(
+                size.at(known) == shape[axis] for axis, size in axes[name] for known, shape in shapes
+            )
+
+        orders = set[tuple[str, ...]]()
+        for one, name in enumerate(names):
+            for other in range(len(names) if follows[name] and not holds(one, name) else 0):
+                order = [*names]
+                order[one], order[other] = names[other], name
+                if all(map(holds, range(len(names)), order)):
+                    orders.add(tuple(order))
+        if len(orders) != 1:
+            return None
+        return misordered("output", names, f"the axes declared for them fit the order {', '.join(orders.pop())}")
+
+
+def misordered(role: str, declared: Sequence[str], reason: str) -> Finding:
+    """Names of inputs or outputs (``role``) are declared in another order than the model's."""
+    remedy = f"Declare {role}_names in the model's own order: they are assigned by position."
+    return finding("name-mismatch", f"{role}_names lists {', '.join(declared)}, but {reason}", remedy=remedy)
+
 
 def declared_axes(recipe: Recipe, call: Call, inputs: Sequence[torch.Tensor], outputs: Outputs) -> DeclaredAxes:
     """The dynamic axes, checked against the names, ranks and sizes of the example's inputs and outputs."""
     ranks = {name: tensor.dim() for name, tensor in zip(recipe.input_names, inputs, strict=False)}
     ranks |= {name: tensor.dim() for name, tensor in zip(recipe.output_names, outputs, strict=False)}
     labels, dims = _axes_from_shapes(recipe, call) if recipe.dynamic_shapes is not None else (recipe.dynamic_axes, {})
-    for name, by_axis in labels.items():
-        if name in recipe.input_names[len(inputs) :] and (extra := extra_names(call, recipe.input_names)) is not None:
-            raise PrepareError(extra)
-        if name not in ranks:
-            message = f"dynamic_axes names {name!r}, which is neither in input_names nor in output_names"
-            raise PrepareError(finding("unknown-axis", message + did_you_mean(name, ranks)))
-        for axis in by_axis:
-            if not 0 <= axis < ranks[name]:
-                message = f"{name!r} has no axis {axis}: it has {ranks[name]} axes, counted from 0"
-                raise PrepareError(finding("unknown-axis", message))
     places = _places(recipe.input_names[: len(inputs)], labels)
     automatic = frozenset(name for name, dim in dims.items() if _kind(dim) == _kind(torch.export.Dim.AUTO))
     derived = {name: _root(dim).__name__ for name, dim in dims.items() if _root(dim) is not dim}
@@ -180,6 +204,18 @@ def declared_axes(recipe: Recipe, call: Call, inputs: Sequence[torch.Tensor], ou
         dims={name: dim for name, dim in dims.items() if name in {*derived, *derived.values(), *automatic}},
         automatic=automatic,
     )
+    outputs_named = recipe.output_names[: len(outputs)]
+    for name, by_axis in sorted(labels.items(), key=lambda item: item[0] in outputs_named):
+        if name in recipe.input_names[len(inputs) :] and (extra := extra_names(call, recipe.input_names)) is not None:
+            raise PrepareError(extra)
+        if name not in ranks:
+            message = f"dynamic_axes names {name!r}, which is neither in input_names nor in output_names"
+            raise PrepareError(finding("unknown-axis", message + did_you_mean(name, ranks)))
+        for axis in by_axis:
+            if not 0 <= axis < ranks[name]:
+                message = f"{name!r} has no axis {axis}: it has {ranks[name]} axes, counted from 0"
+                exchanged = axes.exchanged_outputs(outputs_named, [(inputs, outputs)]) if name in outputs_named else None
+                raise PrepareError(exchanged or finding("unknown-axis", message))
     _check_example(axes, recipe, inputs, outputs)
     _check_sizes(axes, recipe, inputs)
     return axes

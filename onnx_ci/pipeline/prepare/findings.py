@@ -11,7 +11,7 @@ import torch
 from onnx_ci.collection.axis_sizes import AxisSize, MultipleOf, unnamed_axes
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.matrix.drift_limit import DriftLimit
-from onnx_ci.pipeline.domains.axes import DeclaredAxes
+from onnx_ci.pipeline.domains.axes import DeclaredAxes, misordered
 from onnx_ci.pipeline.inputs import conditions
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, Probe
 from onnx_ci.pipeline.inputs.sizes import ResizedProbes
@@ -114,9 +114,7 @@ def _misordered_names(call: Call, result: Any, recipe: Recipe) -> Iterator[Findi
         for model_names in (last_names, [name_of(path) for path in paths]):
             pairs = zip(model_names, declared_names, strict=False)
             if any(name != declared and name in declared_names and declared in model_names for name, declared in pairs):
-                order = f"{', '.join(declared_names)}, but the model's own order is {', '.join(map(str, model_names))}"
-                remedy = f"Declare {role}_names in the model's own order: they are assigned by position."
-                yield finding("name-mismatch", f"{role}_names lists {order}", remedy=remedy)
+                yield misordered(role, declared_names, f"the model's own order is {', '.join(map(str, model_names))}")
                 break
 
 
@@ -130,10 +128,13 @@ def of_output_sizes(
     recipe: Recipe, resized: ResizedProbes, probes: Sequence[Probe], axes: DeclaredAxes, written: Written
 ) -> Iterator[Finding]:
     """Findings about the declared axes of outputs, but for those of which no other size was tested."""
+    calls = [(probe.inputs, probe.reference.own) for probe in probes]
+    names = recipe.output_names[: len(calls[0][1])]
+    if (exchanged := axes.exchanged_outputs(names, calls)) is not None:
+        raise PrepareError(exchanged)
     untested = {name for name, _ in resized.untested(probes, axes.inputs)}
     yield from (each for label, each in _constant_axes(recipe, probes, axes, written) if label not in untested)
-    calls = [(probe.inputs, probe.reference.own) for probe in probes]
-    for name, axis, label, other in axes.exchanged_names(recipe.output_names[: len(calls[0][1])], calls):
+    for name, axis, label, other in axes.exchanged_names(names, calls):
         message = f"axis {axis} of output {name!r} is declared as {label!r}, but is as long as {other!r} on every input"
         yield finding("name-mismatch", message, remedy=f"Declare it as {other!r}.", output=name)
     for probe in probes:
