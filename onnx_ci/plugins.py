@@ -187,7 +187,6 @@ COMMANDS = PluginKind(
     ours={
         "run": "onnx_ci.cli.run:run",
         "list": "onnx_ci.cli.list:list_cells",
-        "why": "onnx_ci.cli.why:why",
         "verify": "onnx_ci.cli.verify:verify",
         "baseline": "onnx_ci.cli.baseline:baseline",
         "report": "onnx_ci.cli.report:show_report",

@@ -15,7 +15,6 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from onnx_ci.cli.common import GroupedCommand, options_of, settings_from, with_colour, with_exit_code
-from onnx_ci.cli.why import judged_cell
 from onnx_ci.config.reproduce import OF_ONE_CELL
 from onnx_ci.matrix.scope import runtimes_of
 from onnx_ci.report.text import describe_outcome
@@ -28,6 +27,7 @@ from onnx_ci.tools.versions.overlay import TORCH, Request, in_words, installed, 
 from onnx_ci.tools.versions.pip import ImpossibleError
 from onnx_ci.tools.versions.runs import CachedRuns, flags_for, flags_of, is_right
 from onnx_ci.tools.versions.search import Repair, newer_repair, older_repair
+from onnx_ci.tools.why.command import judged_cell
 
 
 @click.command(cls=GroupedCommand)
