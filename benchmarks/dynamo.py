@@ -65,7 +65,7 @@ def exports(side: str, opset: int) -> dict[str, list]:
     """The seconds of each export of one side, and the files' digests."""
     import torch
 
-    from onnx_ci.pipeline.export.exporter import export
+    from onnx_ci.pipeline.export.export import export
     from onnx_ci.pipeline.export.handling import preload
     from onnx_ci.pipeline.export.repeated_work import read_torchlib
     from onnx_ci.pipeline.prepare.prepare import prepare

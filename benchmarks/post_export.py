@@ -43,7 +43,7 @@ from onnx_ci.environment.versions import version_of
 from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.matrix.plan import CellTask, task_of
 from onnx_ci.opsets import default_exporter
-from onnx_ci.pipeline.export.exporter import Artifact, Export
+from onnx_ci.pipeline.export.export import Artifact, Export
 from onnx_ci.pipeline.inputs.random_values import random_like
 from onnx_ci.pipeline.model.tensors import as_array
 from onnx_ci.pipeline.post_export.apply import Applied
@@ -121,7 +121,7 @@ class Cache:
         self.faulty: onnx.ModelProto | None = None
 
     def export(self, model: Any, untaken_branches: Any, cell: Cell, path: Path) -> Export:
-        """Has the signature of ``onnx_ci.pipeline.export.exporter.export``."""
+        """Has the signature of ``onnx_ci.pipeline.export.export.export``."""
         if self._exported is None:
             exported = self._export(model, untaken_branches, cell, path)
             self._exported = path.read_bytes()

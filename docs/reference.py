@@ -439,8 +439,8 @@ if __name__ == "__main__":
 _SECTIONS = {
     "Run, export, verify, compare": ("onnx_ci.api",),
     "Declare a recipe": ("onnx_ci.collection", "onnx_ci.pipeline.model"),
-    "Results": ("onnx_ci.results", "onnx_ci.pipeline.export.exporter", "onnx_ci.tools.two_files"),
-    "Plug-ins": ("onnx_ci.pipeline.export.protocol", "onnx_ci.pipeline.run"),
+    "Results": ("onnx_ci.results", "onnx_ci.pipeline.export.export", "onnx_ci.tools.two_files"),
+    "Plug-ins": ("onnx_ci.pipeline.export.exporter", "onnx_ci.pipeline.run"),
     "Errors": ("onnx_ci.errors",),
 }
 """By the modules that the names come from."""

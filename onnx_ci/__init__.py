@@ -50,8 +50,8 @@ from onnx_ci.version import __version__
 
 if TYPE_CHECKING:
     from onnx_ci.api import RunOptions, VerifyOptions, export, run, verify
-    from onnx_ci.pipeline.export.exporter import Artifact
-    from onnx_ci.pipeline.export.protocol import Exporter, ExportRequest
+    from onnx_ci.pipeline.export.export import Artifact
+    from onnx_ci.pipeline.export.exporter import Exporter, ExportRequest
     from onnx_ci.pipeline.model.adapter import adapt
     from onnx_ci.pipeline.run.runtime import Runtime
     from onnx_ci.tools.two_files.compare import CompareOptions, FileComparison, compare
@@ -133,9 +133,9 @@ __all__ = [
 _LAZY = {
     **dict.fromkeys(("RunOptions", "VerifyOptions", "export", "run", "verify"), "onnx_ci.api"),
     **dict.fromkeys(("CompareOptions", "FileComparison", "compare"), "onnx_ci.tools.two_files.compare"),
-    "Artifact": "onnx_ci.pipeline.export.exporter",
-    "ExportRequest": "onnx_ci.pipeline.export.protocol",
-    "Exporter": "onnx_ci.pipeline.export.protocol",
+    "Artifact": "onnx_ci.pipeline.export.export",
+    "ExportRequest": "onnx_ci.pipeline.export.exporter",
+    "Exporter": "onnx_ci.pipeline.export.exporter",
     "Runtime": "onnx_ci.pipeline.run.runtime",
     "adapt": "onnx_ci.pipeline.model.adapter",
 }

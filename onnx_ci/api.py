@@ -22,8 +22,8 @@ from onnx_ci.matrix.scope import RecipeScope, scope_of
 from onnx_ci.onnx_model.files import files_in
 from onnx_ci.onnx_model.signature import opset_of
 from onnx_ci.opsets import DEFAULT_OPSETS, default_exporter
-from onnx_ci.pipeline.export.exporter import Artifact
-from onnx_ci.pipeline.export.exporter import export as export_step
+from onnx_ci.pipeline.export.export import Artifact
+from onnx_ci.pipeline.export.export import export as export_step
 from onnx_ci.pipeline.model.call import PrepareError
 from onnx_ci.pipeline.prepare.prepare import prepare
 from onnx_ci.plugins import EXPORTERS

@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from onnx_ci.cache.folder import DAMAGE, LAST_RUN, RECIPES, VERDICT, Contents, Folder, LastRun, digest_of_data, digest_of_text
-from onnx_ci.cache.project import ChangedError, Observations, Project
+from onnx_ci.cache.present import ChangedError, Observations, Project
 from onnx_ci.cache.snapshot import Snapshot, differences
 from onnx_ci.cache.watch import ReadSet
 from onnx_ci.config.options import Role, options_with

@@ -33,7 +33,7 @@ from onnx_ci.onnx_model.weights import stored_weights
 from onnx_ci.opsets import CUSTOM, UNOPTIMIZED
 from onnx_ci.pipeline.compare.converted import at_precision_of_file
 from onnx_ci.pipeline.compare.runtime_run import save_failing
-from onnx_ci.pipeline.export.exporter import Artifact, export, file_name, move, remove_kept
+from onnx_ci.pipeline.export.export import Artifact, export, file_name, move, remove_kept
 from onnx_ci.pipeline.export.exporter_warnings import explained
 from onnx_ci.pipeline.judge import JudgedFile, Judgement, judge
 from onnx_ci.pipeline.locate.locate import located

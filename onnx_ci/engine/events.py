@@ -22,7 +22,7 @@ from onnx_ci.results.json_data import from_json, to_json
 from onnx_ci.results.records import CellEvidence, CellResult, Exclusion, Problem
 
 if TYPE_CHECKING:
-    from onnx_ci.pipeline.export.exporter import Artifact
+    from onnx_ci.pipeline.export.export import Artifact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +201,7 @@ class Job:
     @property
     def file(self) -> Artifact | None:
         """The existing file to judge, if any."""
-        from onnx_ci.pipeline.export.exporter import Artifact
+        from onnx_ci.pipeline.export.export import Artifact
 
         return None if self.path is None else Artifact(path=Path(self.path))
 

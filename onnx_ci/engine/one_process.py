@@ -12,7 +12,7 @@ from onnx_ci.engine.cell import CellContext, Preparation, run_cell
 from onnx_ci.engine.events import CellFinished, Emit, to_nobody
 from onnx_ci.engine.shared import Shared
 from onnx_ci.matrix.plan import CellSpec, CellTask
-from onnx_ci.pipeline.export.exporter import Artifact
+from onnx_ci.pipeline.export.export import Artifact
 from onnx_ci.pipeline.run.runtime import Runtime
 from onnx_ci.results.records import CellEvidence
 

@@ -25,7 +25,7 @@ from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.matrix.plan import CellTask
 from onnx_ci.opsets import OF_TORCH
 from onnx_ci.pipeline.compare.attribution import is_of_other_runtime
-from onnx_ci.pipeline.export.exporter import export
+from onnx_ci.pipeline.export.export import export
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.judge import JudgedFile, judge
 from onnx_ci.pipeline.locate.culprits import with_recipe

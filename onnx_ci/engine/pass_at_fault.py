@@ -9,7 +9,7 @@ from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.engine.shared import Shared
 from onnx_ci.matrix.plan import CellTask
 from onnx_ci.onnx_model.weightless import skeleton
-from onnx_ci.pipeline.export.exporter import Artifact
+from onnx_ci.pipeline.export.export import Artifact
 from onnx_ci.pipeline.judge import JudgedFile, Judgement, judge
 from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.pipeline.run.runtime import Runtime

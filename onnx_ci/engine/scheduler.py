@@ -34,7 +34,7 @@ from onnx_ci.results.stages import ACTIVITY
 
 if TYPE_CHECKING:
     from onnx_ci.engine.one_process import Engine
-    from onnx_ci.pipeline.export.exporter import Artifact
+    from onnx_ci.pipeline.export.export import Artifact
 
 _INTERVAL = 0.5
 """Seconds between two events that say what is being done."""

@@ -34,7 +34,7 @@ from onnx_ci.results.verdict import decide
 if TYPE_CHECKING:
     from onnx_ci.engine.one_process import Engine
     from onnx_ci.engine.scheduler import IsolatedEngine
-    from onnx_ci.pipeline.export.exporter import Artifact
+    from onnx_ci.pipeline.export.export import Artifact
 
 _BASELINE_RULES = frozenset(rule.id for rule in RULES.values() if rule.phase == "baseline")
 

@@ -16,7 +16,7 @@ from toolbox.cells import BATCH, Counts, recipe_of, rules, run_one
 
 import onnx_ci
 from onnx_ci import Status
-from onnx_ci.pipeline.export.exporter import move, remove_kept
+from onnx_ci.pipeline.export.export import move, remove_kept
 from onnx_ci.report.causes import causes_of
 from onnx_ci.report.findings import describe_finding
 from onnx_ci.results.verdict import decide

@@ -10,8 +10,8 @@ import torch
 
 from onnx_ci.onnx_model.files import NotAModelError, write_returned
 from onnx_ci.pipeline.export.dynamo import DynamoExporter
+from onnx_ci.pipeline.export.exporter import ExportRequest
 from onnx_ci.pipeline.export.handling import Handling
-from onnx_ci.pipeline.export.protocol import ExportRequest
 from onnx_ci.pipeline.export.torchscript import TorchScriptExporter
 from onnx_ci.pipeline.inputs.branches import UntakenBranch
 from onnx_ci.processes.capture import Notice

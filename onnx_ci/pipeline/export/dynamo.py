@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from torch._dispatch.python import all_py_loaded_overloads  # no public function lists operators, or forgets their forms
 
+from onnx_ci.pipeline.export.exporter import ExportRequest
 from onnx_ci.pipeline.export.handling import Handling, call_torch
-from onnx_ci.pipeline.export.protocol import ExportRequest
 from onnx_ci.pipeline.export.repeated_work import done_once, read_torchlib
 from onnx_ci.pipeline.inputs.branches import UntakenBranch
 from onnx_ci.pipeline.model.call import bound_arguments

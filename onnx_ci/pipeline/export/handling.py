@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from onnx_ci.environment.versions import version_of
-from onnx_ci.pipeline.export.protocol import ExportRequest
+from onnx_ci.pipeline.export.exporter import ExportRequest
 from onnx_ci.pipeline.inputs.branches import UntakenBranch
 from onnx_ci.pipeline.model.containers import Container
 from onnx_ci.pipeline.model.recipe_model import RecipeModel

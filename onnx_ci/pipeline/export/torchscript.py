@@ -9,8 +9,8 @@ from pathlib import Path
 import onnx
 import torch
 
+from onnx_ci.pipeline.export.exporter import ExportRequest
 from onnx_ci.pipeline.export.handling import Handling, call_torch
-from onnx_ci.pipeline.export.protocol import ExportRequest
 from onnx_ci.pipeline.inputs.branches import UntakenBranch
 from onnx_ci.pipeline.inputs.conditions import Condition
 from onnx_ci.pipeline.model.containers import Container

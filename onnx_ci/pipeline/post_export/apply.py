@@ -13,7 +13,7 @@ import onnx
 from onnx_ci.collection.post_export import GraphPass
 from onnx_ci.errors import describe_exception, disk_error
 from onnx_ci.onnx_model.files import NotAModelError, copy, write_returned
-from onnx_ci.pipeline.export.exporter import Artifact
+from onnx_ci.pipeline.export.export import Artifact
 from onnx_ci.pipeline.model.devices import ran_out_of_memory
 from onnx_ci.pipeline.post_export.passes import CannotApplyError, Feeds
 from onnx_ci.processes.capture import captured

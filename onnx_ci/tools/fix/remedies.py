@@ -27,7 +27,7 @@ from onnx_ci.engine.cell import CellContext, run_cell
 from onnx_ci.engine.shared import Shared
 from onnx_ci.matrix.plan import CellSpec, CellTask, with_recipe
 from onnx_ci.opsets import FIRST_DYNAMO_OPSET, OF_TORCH, UNOPTIMIZED
-from onnx_ci.pipeline.export.exporter import Artifact
+from onnx_ci.pipeline.export.export import Artifact
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.model.call import PrepareError, with_inputs
 from onnx_ci.pipeline.model.places import project_file

@@ -23,7 +23,7 @@ from onnx_ci.matrix.plan import CellTask
 from onnx_ci.onnx_model.files import files_in
 from onnx_ci.onnx_model.signature import opset_of
 from onnx_ci.opsets import DEFAULT_OPSETS
-from onnx_ci.pipeline.export.exporter import export
+from onnx_ci.pipeline.export.export import export
 from onnx_ci.pipeline.export.exporter_errors import rule_of_error
 from onnx_ci.pipeline.model.call import PrepareError, SkippedByRecipeError
 from onnx_ci.pipeline.prepare.prepare import prepare

@@ -17,7 +17,7 @@ import torch
 from torch.utils import _pytree as pytree  # where classes are registered for torch.export; it has no public name
 
 from onnx_ci.errors import EnvironmentLacksError, RecipeError
-from onnx_ci.pipeline.export.protocol import ExportRequest
+from onnx_ci.pipeline.export.exporter import ExportRequest
 from onnx_ci.pipeline.model.module import signature_of
 from onnx_ci.pipeline.model.operators import tensor_leaves
 

@@ -145,7 +145,7 @@ def _cell_of_file(file: Path, name: str, settings: Settings, paths: tuple[Path, 
 def _judge(subject: NamedCell, file: Path | None, settings: Settings) -> CellResult:
     """The result of a cell without its expected and allowed failures, so that the cause of each failure is searched for."""
     from onnx_ci.engine.session import Session
-    from onnx_ci.pipeline.export.exporter import Artifact
+    from onnx_ci.pipeline.export.export import Artifact
 
     errors = {rule: severity for rule, severity in subject.spec.severities.items() if severity is Severity.ERROR}
     spec = dataclasses.replace(subject.spec, expectations=(), allow=(), severities=errors)

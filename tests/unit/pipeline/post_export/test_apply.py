@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnx_ci.collection.post_export import graph_pass
-from onnx_ci.pipeline.export.exporter import Artifact
+from onnx_ci.pipeline.export.export import Artifact
 from onnx_ci.pipeline.post_export.apply import apply_pass
 
 
