@@ -1,4 +1,4 @@
-"""The ``onnx-ci`` command. Its commands are entry points: those of the gate, of the tools, and of other packages.
+"""The ``onnx-ci`` command. The gate has a table of its commands; those of tools and other packages are entry points.
 
 A command is imported when it is called or listed, so that ``onnx-ci run`` imports no tool.
 """

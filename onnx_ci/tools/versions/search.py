@@ -1,4 +1,4 @@
-"""Which version of which package makes cells right or wrong: what is tried, and in which order. CachedRuns are the caller's."""
+"""Which version of which package makes cells right or wrong: what is tried, and in which order. The caller runs the cells."""
 
 from __future__ import annotations
 

@@ -81,6 +81,14 @@ def test_the_gate_and_its_tools_keep_to_their_limits_of_lines():
     assert 0 < tools <= limits["tools"], f"the tools have {tools} lines: remove some, or raise [tool.brake] in pyproject.toml"
 
 
+def test_each_place_that_architecture_names_exists():
+    table = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("## Where to change what")[2].partition("\n## ")[0]
+    places = re.findall(r"`((?:[a-z_]+/)*[\w-]+\.(?:py|toml|html\.jinja))`", table)
+    assert len(places) > 20
+    for place in places:
+        assert (PACKAGE / place).is_file() or (ROOT / place).is_file(), place
+
+
 def test_the_table_in_architecture_has_the_order_that_lint_checks():
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
     layers = {contract["containers"][0]: contract["layers"] for contract in contracts}
