@@ -1,61 +1,109 @@
-"""At which line an export goes another way than the model does by itself, and so leaves out what the file has wrong.
+"""At which line an export goes another way than the model does by itself, or leaves another number, which the file then has.
 
-Code can ask whether a size is an ``int``, of which class a tensor is, or what its export function has set. Nothing can imitate
-all that, so the model is exported once more, and the lines of its code that run are compared with those of a usual run.
+Code can ask whether a size is an ``int``, look it up in a dict, or ask what its export function has set. Nothing can imitate
+all that, so the model is exported once more, and the lines that run, with the numbers that they leave, are compared with a
+usual run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from onnx_ci.engine.weights import OF_VALUES
 from onnx_ci.pipeline.inputs.probes import EXAMPLE
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
-from onnx_ci.pipeline.trace.lines import LineRecorder, Step, lines_of
+from onnx_ci.pipeline.trace.lines import RETURN, LineRecorder, Step, lines_of
 from onnx_ci.results.records import Finding, Severity, SourceLine
 
 _ANOTHER_WAY = (
     "In an export, the code goes another way here and does not run line {}: a size may be no int there, and tensors are of "
     "another class. Make both ways compute the same."
 )
+_ANOTHER_NUMBER = (
+    "In an export, {} is {} here, not {}: a size may be no int there, which isinstance() and dicts tell apart. Make the line "
+    "compute the same in an export."
+)
 
 
 def with_way_at_fault(findings: Sequence[Finding], model: RecipeModel, export: Callable[[], object]) -> list[Finding]:
     """The findings; wrong numbers of a line that an export does not run are at the line that decides so."""
-    suspects = [each for each in findings if _is_suspect(each)]
-    if not suspects:
+    lines = [_suspect(each) for each in findings]
+    if not any(lines):
         return [*findings]
-    usual = lines_of(model.fresh(), seed=model.recipe.seed)
-    with LineRecorder(with_values=False) as exporting:
+    usual, again = (lines_of(model.fresh(), seed=model.recipe.seed, numbers_only=True) for _ in range(2))
+    with LineRecorder(numbers_only=True) as exporting:
         export()
     in_export: set[object] = {step.place for step in exporting.steps}
     if not usual or usual[-1].place not in in_export:  # an attempt of the exporter has failed, and another runs no Python
         return [*findings]
+    others = _other_numbers(again, exporting.steps)
 
-    def with_way(finding: Finding) -> Finding:
-        if (lines := _where_left(usual, finding.culprits[0].source, in_export)) is None:
+    def with_way(finding: Finding, line: SourceLine) -> Finding:
+        if (left := _where_left(usual, line, in_export)) is not None:
+            source, remedy = left[0], _ANOTHER_WAY.format(left[1].line)
+        elif (other := _number_at_fault(usual, line, others)) is not None:
+            source, remedy = other
+        else:
             return finding
-        culprit = replace(finding.culprits[0], nodes=(), operators=(), source=lines[0])
-        return replace(finding, culprits=(culprit,), steps=(), remedy=_ANOTHER_WAY.format(lines[1].line))
+        culprit = replace(finding.culprits[0], nodes=(), operators=(), source=source)
+        return replace(finding, culprits=(culprit,), steps=(), remedy=remedy)
 
-    return [with_way(each) if each in suspects else each for each in findings]
+    return [each if line is None else with_way(each, line) for each, line in zip(findings, lines, strict=True)]
 
 
-def _is_suspect(finding: Finding) -> bool:
-    """Whether the file is wrong on the example itself, of which nothing can be frozen, at a line that is known."""
+def _suspect(finding: Finding) -> SourceLine | None:
+    """The line at which the file is wrong on the example itself, of which nothing can be frozen; ``None`` if it is not."""
     first = next(iter(finding.culprits), None)
     is_error = finding.severity is Severity.ERROR and finding.rule in OF_VALUES and finding.probe == EXAMPLE
-    return is_error and first is not None and first.source is not None and first.frozen is None
+    return first.source if is_error and first is not None and first.frozen is None else None
 
 
-def _where_left(steps: Sequence[Step], of: SourceLine | None, in_export: set[object]) -> tuple[SourceLine, SourceLine] | None:
+def _is_at(step: Step, line: SourceLine) -> bool:
+    return step.source is not None and (step.source.file, step.source.line) == (line.file, line.line)
+
+
+def _where_left(steps: Sequence[Step], line: SourceLine, in_export: set[object]) -> tuple[SourceLine, SourceLine] | None:
     """The last line that an export runs, too, and the next one, which it does not: of a line and of what that calls."""
     for number, step in enumerate(steps):
-        if (source := step.source) and of and (source.file, source.line) == (of.file, of.line):
+        if _is_at(step, line):
             called = range(number - step.calls, number + 1)
             first = next((each for each in called if steps[each].place not in in_export), None)
             before = (each.source for each in reversed(steps[:first]) if each.place in in_export)
             last, missed = next(before, None), None if first is None else steps[first].source
             return (last, missed) if last is not None and missed is not None else None
     return None
+
+
+def _other_numbers(steps: Sequence[Step], in_export: Sequence[Step]) -> dict[tuple[object, str], tuple[str, str]]:
+    """By place and name, a number that lines leave in a usual run, but never in an export, and one that they leave there."""
+    exported = {(step.place, name, value) for step in in_export for name, value in step.left.items()}
+    others = {(place, name): value for place, name, value in exported}
+    usual = ((step.place, name, value) for step in steps for name, value in step.left.items())
+    return {
+        (place, name): (others[place, name], value)
+        for place, name, value in usual
+        if (place, name, value) not in exported and (place, name) in others
+    }
+
+
+def _number_at_fault(
+    steps: Sequence[Step], line: SourceLine, others: Mapping[tuple[object, str], tuple[str, str]]
+) -> tuple[SourceLine, str] | None:
+    """Where the numbers begin to be others in an export that a line uses, each used or returned by the next; with a remedy."""
+    end = next((number for number, step in enumerate(steps) if _is_at(step, line)), None)
+    if end is None:
+        return None
+    found, text, called = None, line.text, end - steps[end].calls
+    for number in reversed(range(end)):
+        step = steps[number]
+        for name, value in step.left.items():
+            exported, usual = others.get((step.place, name), ("", ""))
+            is_used = number >= called if name == RETURN else re.search(rf"(?<![\w.]){re.escape(name)}\b", text)
+            if value == usual and is_used and step.source is not None:
+                what = "what it returns" if name == RETURN else name
+                found = step.source, _ANOTHER_NUMBER.format(what, exported, usual)
+                text, called = f"{text} {step.source.text}", number - step.calls
+                break
+    return found

@@ -43,6 +43,31 @@ class SetByItsExport(nn.Module):
         return x.sum(1)
 
 
+FACTORS = {6: 3.0}
+
+
+def in_one_line(x):
+    steps = x.shape[1]
+    factor = 3.0 if isinstance(steps, int) else 1.0  # decides
+    scale = factor / 2
+    return (x * scale).sum(1)
+
+
+def from_a_table(x):
+    is_traced = torch.jit.is_tracing()  # differs, and nothing comes of it
+    x = x.clone() if is_traced else x
+    factor = FACTORS.get(x.shape[1], 1.0)  # decides
+    return (x * factor).sum(1)
+
+
+def returned(x):
+    return 3.0 if isinstance(x.shape[1], int) else 1.0  # decides
+
+
+def from_a_function(x):
+    return (x * returned(x)).sum(1)
+
+
 def export(model, args, kwargs, opset, path):
     model.exporting = True
     torch.onnx.export(model, args, path, opset_version=opset, dynamo=False, **NAMES, dynamic_axes=AXES)
@@ -73,9 +98,26 @@ def test_the_line_that_decides_otherwise_in_an_export_is_named(model, exporter):
     assert found.remedy.startswith("In an export, the code goes another way here and does not run line ")
 
 
+@pytest.mark.parametrize(
+    ("model", "exporter", "name"),
+    [
+        (in_one_line, "torchscript", "factor"),
+        (in_one_line, "dynamo", "factor"),
+        (from_a_table, "torchscript", "factor"),
+        (from_a_function, "torchscript", "what it returns"),
+        (from_a_function, "dynamo", "what it returns"),
+    ],
+)
+def test_the_line_with_another_number_in_an_export_is_named(model, exporter, name):
+    found = next(each for each in errors(net(model, exporter)) if each.probe == "example")
+    assert [each.source.text.partition("# ")[2] for each in found.culprits] == ["decides"]
+    assert found.remedy.startswith(f"In an export, {name} is 1.0 here, not 3.0: ")
+
+
 def checked(x):
+    axes = 2 if type(x.shape[0]) is int else 1
     if type(x.shape[0]) is int:
-        assert x.dim() == 2
+        assert x.dim() == axes
     return x.sum(1)
 
 

@@ -362,7 +362,7 @@ class _Search:
         if probe is None or CLOCK.thread_time() > self.deadline:
             return None
         calls = (with_inputs(self.model.fresh(), each.inputs) for each in (self.probes.example, probe))
-        own, other = (lines_of(call, seed=self.model.recipe.seed) for call in calls)
+        own, other = (lines_of(call, seed=self.model.recipe.seed, numbers_only=True) for call in calls)
         source, replay = where_they_part(own, other), self.replays.get(name)
         is_suspect = source is not None and replay is not None and source not in replay.suspects
         return Culprit(nodes=(), operators=(), module="", source=source) if is_suspect else None

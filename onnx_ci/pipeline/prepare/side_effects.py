@@ -130,7 +130,7 @@ def _explained(
     if differ(again, own):
         message = "a fresh copy of the model returns different outputs"
         drawn = next(iter(lines_that_draw(tracer.record(copies.fresh())[0])), None)
-        steps, of_other = (lines_of(copies.fresh(), seed=seed, with_values=True) for seed in (0, OTHER_SEED))
+        steps, of_other = (lines_of(copies.fresh(), seed=seed) for seed in (0, OTHER_SEED))
         remedy, source = (None, drawn) if drawn else (_NOT_DRAWN_BY_TORCH, first_difference(steps, of_other))
         details = {"other_sizes": not same_shapes(again, own)}
         return SideEffects(findings=[finding("nondeterministic", message, remedy=remedy, source=source, details=details)])
@@ -206,7 +206,7 @@ def _changed(changed: Sequence[str]) -> Finding:
 def _impure(changed: Sequence[str], later: str, copies: Copies) -> Finding:
     fresh = copies.fresh()
     calls = [with_inputs(fresh) for _ in range(2)]
-    first, second = (lines_of(call, with_values=True) for call in calls)
+    first, second = (lines_of(call) for call in calls)
     source = next(lines_that_keep(first, second), None) or first_difference(first, second)
     state = listed_shortly(changed) if changed else "state that it keeps"
     message = f"running the model changes {state}, and {later} returns different outputs"

@@ -29,7 +29,7 @@ _MOST_ITEMS = 100
 """How many items of a container are looked at."""
 _DEPTH = 3
 """How deep containers and objects are looked into."""
-_RETURN, _GLOBAL = "return", "global"
+RETURN, _GLOBAL = "return", "global"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class Step:
 class LineRecorder:
     """Records the lines that run in this thread while it is entered; those of Python, of torch and the like are left out."""
 
-    def __init__(self, *, with_values: bool = True) -> None:
+    def __init__(self, *, numbers_only: bool = False) -> None:
         self.steps: list[Step] = []
-        self._with_values = with_values
+        self._numbers_only = numbers_only  # so that tensors are not read
         self._sums: Any = WeakIdKeyDictionary()
         """Of each tensor, how often it had been written to, and a text of its numbers then."""
 
@@ -79,8 +79,8 @@ class LineRecorder:
             if event in ("line", "return") and len(self.steps) < _MOST_STEPS:
                 after = self._values(frame)
                 left = {name: value for name, value in after.items() if before.get(name) != value}
-                if event == "return" and self._with_values:
-                    left[_RETURN] = self._text(arg)
+                if event == "return" and self._is_recorded(arg):
+                    left[RETURN] = self._text(arg)
                 if line is not None:
                     self.steps.append(Step(_place(frame, line), left, len(self.steps) - began))
                 line, before, began = frame.f_lineno, after, len(self.steps)
@@ -90,15 +90,16 @@ class LineRecorder:
 
     def _values(self, frame: FrameType) -> dict[str, str]:
         """Texts of what the code of a frame can see: its variables, the globals that it names, and the attributes of both."""
-        if not self._with_values:
-            return {}
         of_module = {f"{_GLOBAL} {name}": frame.f_globals[name] for name in frame.f_code.co_names if name in frame.f_globals}
-        values = {}
+        values: dict[str, str] = {}
         for name, value in {**of_module, **frame.f_locals}.items():
             with contextlib.suppress(Exception):  # what code of the project defines can raise
-                values[name] = self._text(value)
-                values |= {f"{name}.{attribute}": self._text(each) for attribute, each in _attributes(value).items()}
+                seen = {name: value, **{f"{name}.{attribute}": each for attribute, each in _attributes(value).items()}}
+                values |= {each: self._text(of) for each, of in seen.items() if self._is_recorded(of)}
         return values
+
+    def _is_recorded(self, value: Any) -> bool:
+        return not self._numbers_only or type(value) in (bool, int, float)  # no symbols, which torch.export has for sizes
 
     def _text(self, value: Any, depth: int = _DEPTH) -> str:
         """A text that tells a value from another one, as far as a line of Python can have changed it."""
@@ -147,9 +148,9 @@ def _attributes(value: Any) -> dict[str, Any]:
     return dict(getattr(value, "__dict__", {})) if is_watched else {}
 
 
-def lines_of(call: Call, *, seed: int = 0, with_values: bool = False) -> Sequence[Step]:
+def lines_of(call: Call, *, seed: int = 0, numbers_only: bool = False) -> Sequence[Step]:
     """The lines of a run in eager mode, up to the one that raises."""
-    with contextlib.suppress(PrepareError), force_eager(), LineRecorder(with_values=with_values) as recorder:
+    with contextlib.suppress(PrepareError), force_eager(), LineRecorder(numbers_only=numbers_only) as recorder:
         run_tree(call, seed=seed)
     return recorder.steps
 
