@@ -297,7 +297,7 @@ class Replay:
 
 
 def _keep_created(tensor: torch.Tensor, role: Role) -> torch.Tensor | None:
-    return tensor.detach().clone() if role is Role.CREATED else None
+    return tensor.detach().clone() if role in (Role.CREATED, Role.CONSTANT) else None
 
 
 def _is_equal(value: Any, other: Any) -> bool:

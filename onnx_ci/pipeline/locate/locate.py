@@ -96,8 +96,8 @@ _ALSO = {
 }
 """How remedies go on, by exporter: each has its own way to keep a branch or a loop."""
 _MADE = (
-    "The file has the tensor of the example: make it of the input's shape, as torch.arange(x.shape[1]) does, without int() or "
-    "functions of numpy."
+    "The file has the tensor of the example: make it of the input's shape, as torch.arange(x.shape[1]) does, without int(), "
+    "numpy, or scripted functions of numbers."
 )
 _REMEDIES = {
     FrozenKind.WRITE: _WRITTEN,

@@ -275,6 +275,7 @@ class Recorder:
             return self._called(func, name, args, kwargs)
         is_written = bool(args) and isinstance(args[0], torch.Tensor) and is_in_place(name)
         function, place = torch.overrides.resolve_name(func) or name, self._places.now()
+        args, kwargs = mapped((args, kwargs), lambda leaf: self._unseen_constant(leaf, place))
         if is_written and not self._answered(Kind.WRITE, True, place, function):
             return None if name == "__setitem__" else args[0]
         numbers = numbers_in((args, kwargs))
@@ -304,6 +305,14 @@ class Recorder:
                 described, described_keywords, place = arguments
                 self._note(FunctionCall(func, described, described_keywords, self._described(result), comparison, place))
         return result
+
+    def _unseen_constant(self, leaf: Any, place: Place) -> Any:
+        """What code gets in place of a tensor that no mode has seen being made, as numpy and scripted functions make them."""
+        if not isinstance(leaf, torch.Tensor) or leaf in self._positions or _address(leaf) in self._weights:
+            return leaf
+        with self._own_work():
+            self._note(FunctionCall(None, (), {}, self._described(leaf), place=place))
+        return self._answered(Kind.CONSTANT, leaf, place)
 
     def _answered(self, kind: Kind, value: Any, place: Place, function: str = "") -> Any:
         return value if self._answers is None else self._answers(Received(kind, value, function, place))

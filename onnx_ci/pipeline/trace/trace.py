@@ -155,6 +155,7 @@ class FunctionCall:
     """A call of a function of torch from Python, that makes tensors or writes to one."""
 
     function: Any
+    """``None`` where a tensor appears that no mode has seen being made."""
     args: tuple[Any, ...]
     """Tensors are :class:`Ref`; tracked numbers are plain."""
     kwargs: Mapping[str, Any]

@@ -196,6 +196,63 @@ class EachPair(nn.Module):
         return table @ x
 
 
+def ramp_of(steps: int):
+    return torch.arange(steps) / 8
+
+
+class ByScriptedFunction(nn.Module):
+    """No mode sees what makes its tensor."""
+
+    def __init__(self):
+        super().__init__()
+        with pytest.warns(DeprecationWarning):
+            self.ramp_of = torch.jit.script(ramp_of)
+
+    def forward(self, x):
+        ramp = self.ramp_of(x.shape[1])
+        shared = x.tanh()
+        weights = ramp[None, :, None]  # fault
+        return shared * weights
+
+
+class ByHiddenNumpy(nn.Module):
+    """Nor what is computed with a numpy that is imported within."""
+
+    def forward(self, x):
+        import numpy
+
+        ramp = torch.from_numpy(numpy.arange(x.shape[1]))
+        shared = x.tanh()
+        weights = ramp[None, :, None] / 8  # fault
+        return shared * weights
+
+
+@pytest.mark.parametrize("model", [ByScriptedFunction, ByHiddenNumpy])
+def test_a_line_that_uses_a_tensor_made_out_of_sight_is_named(model):
+    recipe = onnx_ci.recipe(name="net", **SIZES)(lambda: (model(), (torch.rand(2, 3, 4),)))
+    found = next(each for each in errors(recipe, opsets="17") if each.rule == "baked-shape")
+    assert [line.rpartition("# ")[2] for line in marked_lines(found)] == ["fault"]
+    assert found.remedy.startswith("The file has the tensor of the example: make it of the input's shape")
+
+
+class KeepsTensors(nn.Module):
+    """Its tables are the same on each input, so they are to blame for nothing, and are no weights either."""
+
+    def __init__(self):
+        super().__init__()
+        self.tables = [torch.arange(4.0), torch.ones(4)]
+
+    def forward(self, x):
+        scaled = x * self.tables[0] + self.tables[1]
+        return scaled.sum(1) / len(x[0])  # fault
+
+
+def test_tensors_that_a_model_keeps_are_not_blamed():
+    recipe = onnx_ci.recipe(name="net", **SIZES)(lambda: (KeepsTensors(), (torch.rand(2, 3, 4),)))
+    found = next(each for each in errors(recipe, opsets="17") if each.rule == "baked-value")
+    assert [line.rpartition("# ")[2] for line in marked_lines(found)] == ["fault"]
+
+
 def test_a_loop_over_a_tensor_is_named_though_the_model_would_do_with_fewer_rounds():
     def net():
         return EachPair(), (torch.randn(3, 4), torch.tensor([[0, 1], [2, 0]]))
