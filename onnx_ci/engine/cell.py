@@ -195,7 +195,8 @@ class _Cell:
                 with self._searching(self.evidence.complete(), trial):
                     deadline = CLOCK.thread_time() + self._seconds_to_locate()
                     runtimes = self.context.runtimes_of(self.task)
-                    trial.findings = with_part_at_fault(trial.findings, self.task, trial.prepared, runtimes, deadline)
+                    path = None if file is None else file.path
+                    trial.findings = with_part_at_fault(trial.findings, self.task, trial.prepared, path, runtimes, deadline)
             if file is not None and self.context.artifacts is not None:
                 _keep(file.path, self.context.artifacts / self.task.cell.recipe, self.evidence)
 

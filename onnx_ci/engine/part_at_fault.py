@@ -2,7 +2,8 @@
 
 That is so for an exporter that fails in a module of torch, for a file that is not valid or does not load, for an output of
 another type, and for an error smaller than the rounding by which values are paired. Each call of torch that the model makes,
-then two to four in a row, are exported and judged as the model is, on the values that they get there.
+then two to four in a row, are exported and judged as the model is, on the values that they get there. If none fails, a node
+counts that a message names.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import onnx
 import torch
 from torch.overrides import resolve_name
 
@@ -25,6 +29,7 @@ from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.matrix.plan import CellTask
 from onnx_ci.opsets import OF_TORCH
 from onnx_ci.pipeline.compare.attribution import is_of_other_runtime
+from onnx_ci.pipeline.export.error_lines import line_of_node
 from onnx_ci.pipeline.export.export import export
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.judge import JudgedFile, judge
@@ -56,7 +61,12 @@ _OF_OUTPUTS = OF_VALUES | {"dtype-mismatch", "shape-mismatch", "baked-shape", "r
 
 
 def with_part_at_fault(
-    findings: Sequence[Finding], task: CellTask, prepared: Prepared, runtimes: Sequence[Runtime], deadline: float
+    findings: Sequence[Finding],
+    task: CellTask,
+    prepared: Prepared,
+    file: Path | None,
+    runtimes: Sequence[Runtime],
+    deadline: float,
 ) -> list[Finding]:
     """The findings, the first error without a place with the calls of torch that fail in the same way by themselves."""
     # One output that is wrong on two inputs is wrong for one reason, as far as is known.
@@ -73,7 +83,8 @@ def with_part_at_fault(
     if not fails(_Part([_RIGHT], _TRACE)):
         in_time = itertools.takewhile(lambda _: CLOCK.thread_time() < deadline, _parts(_recorded(model, probe)))
         calls = next((part.calls for part in in_time if fails(part)), ())
-    culprits = tuple(with_recipe(_culprit(each), model.recipe) for each in calls)
+    found = [_culprit(each) for each in calls] or ([] if file is None else _named_nodes(first.message, file))
+    culprits = tuple(with_recipe(each, model.recipe) for each in found)
 
     def follows(finding: Finding) -> bool:
         is_of_output = None in (first.output, finding.output) or finding.output == first.output
@@ -188,3 +199,15 @@ def _fails(part: _Part, rules: frozenset[str], task: CellTask, runtimes: Sequenc
 def _culprit(call: FunctionCall) -> Culprit:
     function = (resolve_name(call.function) or call.name).removesuffix(".__get__")
     return Culprit(nodes=(), operators=(function,), module=call.place.module, source=call.place.source)
+
+
+_NODE = re.compile(r"node (?:name: |\()(\S+?)\)")
+"""How onnx.checker and ONNX Runtime name a node in a file that they refuse."""
+
+
+def _named_nodes(message: str, file: Path) -> list[Culprit]:
+    """The nodes that a message names, with the lines that dynamo has written into them."""
+    names = {match[1] for match in _NODE.finditer(message)}
+    nodes = [node for node in onnx.load(file, load_external_data=False).graph.node if node.name in names] if names else []
+    lines = [(f"{node.op_type} {node.name!r}", line_of_node(node)) for node in nodes]
+    return [Culprit(nodes=(title,), operators=(), module="", source=line) for title, line in lines if line is not None]

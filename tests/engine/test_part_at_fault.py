@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy
 import onnx
 import torch
 from toolbox.cells import recipe_of, run_one
@@ -42,6 +43,22 @@ def test_the_function_that_makes_a_file_invalid_is_named_with_its_line():
     assert "`truths = (hidden > 0.5).cumsum(1)" in describe_finding(found)
     # What follows from it is told with it.
     assert only_error(result, "load-error").culprits == found.culprits
+
+
+class Positions(torch.nn.Module):
+    def forward(self, x):
+        positions = torch.from_numpy(numpy.arange(x.shape[1]) / 8)
+        return torch.relu(x) + positions.float()  # under torch.export, float() leaves integers of numpy as they are
+
+
+def test_where_all_calls_are_right_alone_the_line_of_the_node_that_a_message_names_counts():
+    axes = {"x": {0: "batch", 1: "length"}}
+    recipe = onnx_ci.recipe(name="net", **NAMES, dynamic_axes=axes)(lambda: (Positions(), (torch.randn(3, 4),)))
+    result = run_one(recipe, opsets="20", exporters="dynamo", cache="off")
+    (culprit,) = only_error(result, "checker").culprits
+    assert culprit.nodes[0].startswith("Add ")
+    assert culprit.source.text.startswith("return torch.relu(x) + positions.float()")
+    assert only_error(result, "load-error").culprits == (culprit,)
 
 
 def test_where_every_file_is_rejected_no_function_is_blamed(monkeypatch):
