@@ -142,7 +142,8 @@ def choose_cells(scopes: Iterable[RecipeScope], settings: Settings) -> CellChoic
     choices = [_cells_of(scope, settings) for scope in scopes if has_tag(scope, settings)]
     return CellChoice(
         cells=tuple(cell for choice in choices for cell in choice.cells),
-        exclusions=tuple(exclusion for choice in choices for exclusion in choice.exclusions),
+        # Of a recipe that is not selected, nobody has asked for any cell.
+        exclusions=tuple(each for choice in choices if choice.cells or settings.select is None for each in choice.exclusions),
     )
 
 

@@ -29,6 +29,15 @@ def test_what_the_recipe_rules_out_has_its_reason(tmp_path):
     )
 
 
+def test_a_recipe_that_is_not_selected_is_not_told_of(tmp_path):
+    declared = {"opsets": "11-17"}
+    assert cells(tmp_path, declared, opsets="10-11", select="net::*") == (
+        ["opset11-cpu"],
+        ["opset 10: the recipe declares opsets 11-17"],
+    )
+    assert cells(tmp_path, declared, opsets="10-11", select="other::*") == ([], [])
+
+
 def test_exporters_multiply_the_cells_and_only_the_unusual_one_is_named(tmp_path):
     assert cells(tmp_path, opsets="18,19", exporters="torchscript,dynamo")[0] == [
         "opset18-cpu-torchscript", "opset18-cpu", "opset19-cpu-torchscript", "opset19-cpu",
