@@ -126,6 +126,7 @@ WRITES = {
     ("docs", "deploy"): {"id-token": "write", "pages": "write"},
     ("verdict", "pull-request"): {"actions": "read", "checks": "write", "pull-requests": "write"},
     ("verdict", "branch"): {"actions": "read", "contents": "write"},
+    ("known-faults", "propose"): {"contents": "write", "pull-requests": "write"},
 }
 
 
@@ -457,3 +458,15 @@ def test_a_later_push_does_not_cancel_the_proof_of_an_earlier_one(name):
     if name in ("ci", "template"):  # of a pull request, only the last push matters
         pull_request = {"number": 7}
         assert group("one", pull_request=pull_request) == group("two", pull_request=pull_request)
+
+
+def test_what_measures_releases_cannot_write_to_the_repository_and_what_proposes_runs_nothing_of_them():
+    workflow = yaml.safe_load((FOLDER / "known-faults.yml").read_text(encoding="utf-8"))
+    measure, propose = workflow["jobs"]["measure"], workflow["jobs"]["propose"]
+    assert measure["permissions"] == {"contents": "read"}
+    assert "tox run -e known-faults" in [step.get("run") for step in measure["steps"]]
+    table = workflow["env"]["TABLE"]
+    assert (ROOT / table).is_file()
+    assert f"--renew={table}" in (ROOT / "tox.ini").read_text(encoding="utf-8")
+    (run,) = (step["run"] for step in propose["steps"] if "run" in step)
+    assert {line.split()[0] for line in run.splitlines() if line[0].isalpha()} <= {"if", "fi", "git", "gh"}
