@@ -1,6 +1,7 @@
 """The search for inputs that take the other side of a branch.
 
 It goes along the sizes of the dynamic axes and along the values of the inputs, to where the sides of the comparison are equal.
+If the branch is reached at sizes with some remainder only, it goes in steps that keep the remainder.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from onnx_ci.pipeline.inputs.decisions import Observation, observed
 from onnx_ci.pipeline.inputs.directions import GROWTH, Direction, Directions
 from onnx_ci.pipeline.inputs.probes import Inputs, is_same
 from onnx_ci.pipeline.trace.recorder import Tracer
-from onnx_ci.pipeline.trace.trace import Decision, Place
+from onnx_ci.pipeline.trace.trace import Place
 
 MAX_RUNS = 48
 """How many runs of the model may be spent on searching for the other sides of a recipe's branches."""
 MAX_STEPS = 3
 """How many times a search along one direction is corrected."""
+_MOST_STEPS = 16
+"""How many of them are tried where a branch on a remainder is reached at sizes with another remainder only."""
 _MORE = (1, 2, 4, 8, 16, 32)
 """What is added to a size if it decides by a remainder."""
 MAX_WORK = 2**28
@@ -38,39 +41,42 @@ class Attempt:
 class BranchSearch:
     """Runs a model on inputs that may take the other side of a branch."""
 
-    def __init__(self, tracer: Tracer, directions: Directions, on_example: Observation) -> None:
-        self._tracer, self._directions, self.on_example = tracer, directions, on_example
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
         self._runs: list[tuple[Inputs, Observation]] = []
         """The inputs of the search, and what their runs decided."""
 
-    def attempts(self, place: Place, decision: Decision) -> Iterator[Attempt]:
-        """Runs on inputs that may take the other side of a branch than the example, as all probes do, with ``decision``."""
+    def attempts(self, place: Place, directions: Directions, start: Observation) -> Iterator[Attempt]:
+        """Runs on inputs that may take the other side of a branch than all probes do, of which one is where it ``start``s."""
+        decision = start.decisions[place][0]
         if decision.comparison.gaps:
-            for direction in () if decision.by_sizes else self._directions.values():
-                yield from _Walk(self, direction, place, decision).attempts()
-            yield from self._along_sizes(place, decision)
+            for direction in () if decision.by_sizes else directions.values():
+                yield from _Walk(self, direction, place, start).attempts()
+            yield from self._along_sizes(place, directions, start)
         if not decision.by_sizes:
-            for inputs in self._directions.single_values(decision):
+            for inputs in directions.single_values(decision):
                 if attempt := self.attempt(inputs):
                     yield attempt
 
-    def _along_sizes(self, place: Place, decision: Decision) -> Iterator[Attempt]:
+    def _along_sizes(self, place: Place, directions: Directions, start: Observation) -> Iterator[Attempt]:
         """Runs along each size alone, then along all, unless a single one decides, and the other side is out of its reach."""
-        names = self._directions.free_sizes
-        gaps_of_example = _gaps(self.on_example, place)
+        names, gaps_at_start = directions.free_sizes, _gaps(start, place)
+        decisions = (each for other, decisions in start.decisions.items() if other != place for each in decisions)
+        periods = {math.ceil(each.comparison.period) for each in decisions if each.by_sizes and each.comparison.period > 1}
         deciding: list[Sequence[Attempt]] = []
         for name in names:
             attempts = []
-            for attempt in _Walk(self, self._directions.resizing([name]), place, decision).attempts():
-                attempts.append(attempt)
-                yield attempt
-            if any(_gaps(attempt.observation, place) not in ((), gaps_of_example) for attempt in attempts):
+            for step in (1, *sorted(periods)):
+                for attempt in _Walk(self, directions.resizing([name], step), place, start).attempts():
+                    attempts.append(attempt)
+                    yield attempt
+            if any(_gaps(attempt.observation, place) not in ((), gaps_at_start) for attempt in attempts):
                 deciding.append(attempts)
         is_out_of_reach = len(deciding) == 1 and all(
             attempt.observation.is_accepted and not attempt.is_aimed for attempt in deciding[0]
         )
         if len(names) > 1 and not is_out_of_reach:
-            yield from _Walk(self, self._directions.resizing(names), place, decision).attempts()
+            yield from _Walk(self, directions.resizing(names), place, start).attempts()
 
     def attempt(self, inputs: Inputs | None, *, is_aimed: bool = False) -> Attempt | None:
         """A run on ``inputs``, if they exist and runs are left. Directions can cross: no inputs are run twice."""
@@ -89,9 +95,9 @@ class BranchSearch:
 class _Walk:
     """The runs along one direction, towards where the sides of the comparison at ``place`` are equal."""
 
-    def __init__(self, search: BranchSearch, direction: Direction, place: Place, decision: Decision) -> None:
-        self._search, self._direction, self._site, self._decision = search, direction, place, decision
-        self._observations = {direction.start: search.on_example}
+    def __init__(self, search: BranchSearch, direction: Direction, place: Place, start: Observation) -> None:
+        self._search, self._direction, self._site, self._decision = search, direction, place, start.decisions[place][0]
+        self._observations = {direction.start: start}
         """What the model decides, by the number on the way, in the order of the runs."""
 
     def attempts(self) -> Iterator[Attempt]:
@@ -114,8 +120,7 @@ class _Walk:
                 yield from self._towards(exactly, is_aimed=True)
                 yield from self._towards(before)
                 # Sizes after a stride, and values after a saturation, change in steps.
-                further = exactly + 0.5 * (exactly - direction.start)
-                yield from self._towards(round(further) if direction.is_integer else further)
+                yield from self._towards(direction.nearest(exactly + 0.5 * (exactly - direction.start)))
 
     def _repeating(self) -> dict[float, bool]:
         """Sizes at which a comparison of what was divided may come out otherwise, and whether the other side is expected.
@@ -123,7 +128,9 @@ class _Walk:
         Where the gap is that of a remainder, it is zero as far beside the example's size as the gap itself, or that much short
         of a period. Where it is that of a quotient, it is so many periods away. After a stride, all of that is twice as far.
         """
-        start, period = int(self._direction.start), math.ceil(self._decision.comparison.period)
+        start, period, step = int(self._direction.start), math.ceil(self._decision.comparison.period), self._direction.step
+        if step > 1:
+            return dict.fromkeys(range(start + step, start + step * min(period, _MOST_STEPS) + 1, step), False)
         gaps = [round(gap) for gap in self._decision.comparison.gaps]
         away = [number for gap in gaps for number in (-gap % period, gap % period, -gap % period - period, -gap * period)]
         multiples = [(start // period + number) * period for number in (1, 2, 3)]

@@ -1,7 +1,8 @@
 """The branches of a model on sizes and values, whose example side the exporters freeze, and inputs for the other side.
 
 A branch depends on the input if what it compares differs between probes. If all of them take the same side, the other one is
-sought. What the model rejects there is no input; what it accepts is a probe like any other.
+sought, from the first input that gets to the branch: `a and b` and nested branches decide more than the example shows. What the
+model rejects there is no input; what it accepts is a probe like any other.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from onnx_ci.pipeline.inputs.branch_search import BranchSearch
 from onnx_ci.pipeline.inputs.conditions import Condition, condition_at, is_caught
 from onnx_ci.pipeline.inputs.decisions import Observation, observed
 from onnx_ci.pipeline.inputs.directions import Directions
-from onnx_ci.pipeline.inputs.probes import Following, InputStatus, Probe, Prober, is_float, is_same
+from onnx_ci.pipeline.inputs.probes import Following, Inputs, InputStatus, Probe, Prober, is_float, is_same
 from onnx_ci.pipeline.trace.recorder import Tracer
 from onnx_ci.pipeline.trace.trace import Decision, Frame, Place
 
@@ -57,15 +58,15 @@ class BranchFinder:
         self._prober, self._axes, self._example = prober, axes, prober.example.inputs
         self._sizes = axes.sizes_in(self._example)
         self._tracer, self._on_example = tracer, on_example
-        self._observations: list[Observation] = []
-        """What the model decides on probes, the example first."""
+        self._runs: list[tuple[Inputs, Observation]] = []
+        """What the model decides on the inputs of probes, the example first."""
         self._observed: dict[str, Observation] = {}
         """What the model decides on a probe, by its name."""
         self._questions: set[object] = set()
         """The searches that were made."""
         self._added: list[Probe] = []
         self._conditions: dict[Frame, Condition] = {}
-        self._directions = Directions(self._example, axes, following, domains)
+        self._directions = functools.partial(Directions, axes=axes, following=following, domains=domains)
 
     @property
     def decides_by_values(self) -> bool:
@@ -81,32 +82,40 @@ class BranchFinder:
     def find(self, probes: Sequence[Probe], *, search: bool = True) -> Branches:
         """Find the branches at which all ``probes``, the example first, take the same side, and ``search`` the other one.
 
-        A file need not be right on inputs that the model may never get, such as zeros. If only they take a side, usual inputs
-        that take it are sought, too. If none is found, the branch is not reported as untaken.
+        A file need not be right on inputs that the model may never get, such as zeros, and of a single row, both sides often
+        compute the same. If only such inputs take a side, usual ones that take it are sought, too. If none is found, the
+        branch is not reported as untaken.
         """
         if not self._decided_on_example or (not self.decides_by_values and not self._sizes):
             return Branches()  # the model takes the same path for every input
         branches = self._one_side_only(probes, search=search)
-        usual = [probe for probe in (*probes, *branches.probes) if probe.legality is InputStatus.LEGAL]
+        usual = [*filter(self._is_usual, (*probes, *branches.probes))]
         if not search or len(usual) == len(probes) + len(branches.probes):
             return branches
-        added = self._one_side_only(usual, search=True).probes
-        return replace(branches, probes=(*branches.probes, *(each for each in added if each.legality is InputStatus.LEGAL)))
+        added = self._one_side_only(usual, search=True, only_usual=True).probes
+        return replace(branches, probes=(*branches.probes, *filter(self._is_usual, added)))
 
-    def _one_side_only(self, probes: Sequence[Probe], *, search: bool) -> Branches:
+    def _is_usual(self, probe: Probe) -> bool:
+        return probe.legality is InputStatus.LEGAL and not self._is_single(probe.inputs)
+
+    def _is_single(self, inputs: Inputs) -> bool:
+        """Whether an axis has size 1 that has another on the example."""
+        return any(size == 1 != self._sizes[name] for name, size in self._axes.sizes_in(inputs).items())
+
+    def _one_side_only(self, probes: Sequence[Probe], *, search: bool, only_usual: bool = False) -> Branches:
         telling = self._telling(probes[1:])
-        self._observations = [self._on_example, *map(self._observation, telling.values())]
+        self._runs = [(self._example, self._on_example), *map(self._run, telling.values())]
         if not self._one_sided():
             return Branches()  # as in most models: nothing that is decided depends on the input
         for probe in probes[1:]:
             if probe.name not in telling and self._one_sided():
-                self._observations.append(self._observation(probe))
-        return self._other_sides(search=search)
+                self._runs.append(self._run(probe))
+        return self._other_sides(search=search, only_usual=only_usual)
 
-    def _observation(self, probe: Probe) -> Observation:
+    def _run(self, probe: Probe) -> tuple[Inputs, Observation]:
         if probe.name not in self._observed:
             self._observed[probe.name] = observed(self._tracer.trace(probe.inputs))
-        return self._observed[probe.name]
+        return probe.inputs, self._observed[probe.name]
 
     def _telling(self, probes: Sequence[Probe]) -> Mapping[str, Probe]:
         """Probes, by name, with the largest other size of each axis and, unless only sizes matter, other values of inputs."""
@@ -134,23 +143,26 @@ class BranchFinder:
         return self._condition(place).is_check and not any(is_caught(frame.code, frame.offset) for frame in place.frames)
 
     def _decisions(self, place: Place) -> list[Decision]:
-        return [decision for observation in self._observations for decision in observation.decisions.get(place, ())]
+        return [decision for _, observation in self._runs for decision in observation.decisions.get(place, ())]
 
     def _one_sided(self) -> list[Place]:
-        """The places that depend on the input, and at which all probes take the same side."""
-        places = dict.fromkeys(place for observation in self._observations for place in observation.decisions)
+        """The places that may depend on the input, and at which all probes take the same side."""
+        places = dict.fromkeys(place for _, observation in self._runs for place in observation.decisions)
         one_sided = (place for place in places if len({decision.outcome for decision in self._decisions(place)}) == 1)
-        return [place for place in one_sided if self._depends_on_input(place) and not self._is_check(place)]
+        return [place for place in one_sided if self._may_depend_on_input(place) and not self._is_check(place)]
 
-    def _depends_on_input(self, place: Place) -> bool:
-        """Whether what is compared at a place differs between two probes."""
-        first, *others = (each.decisions[place] for each in self._observations if place in each.decisions)
-        pairs = (pair for decisions in others for pair in zip(first, decisions, strict=False))
-        return any(left.comparison != right.comparison for left, right in pairs)
+    def _may_depend_on_input(self, place: Place) -> bool:
+        """Whether what is compared at a place differs between two probes, or too few get there to know."""
+        there = [(inputs, each.decisions[place]) for inputs, each in self._runs if place in each.decisions]
+        pairs = (pair for _, decisions in there[1:] for pair in zip(there[0][1], decisions, strict=False))
+        if len(there) == 1 or any(left.comparison != right.comparison for left, right in pairs):
+            return True
+        sizes, sizes_there = ([self._axes.sizes_in(inputs) for inputs, _ in runs] for runs in (self._runs, there))
+        return any(len({each[name] for each in sizes}) > len({each[name] for each in sizes_there}) == 1 for name in self._sizes)
 
-    def _other_sides(self, *, search: bool) -> Branches:
+    def _other_sides(self, *, search: bool, only_usual: bool) -> Branches:
         """For each branch at which all probes take the same side, a probe of the other one, if the search finds it."""
-        branch_search = BranchSearch(self._tracer, self._directions, self._on_example) if search else None
+        branch_search = BranchSearch(self._tracer) if search else None
         probes: list[Probe] = []
         untaken: list[UntakenBranch] = []
         while place := next((place for place in self._one_sided() if self._question(place) not in self._questions), None):
@@ -158,7 +170,7 @@ class BranchFinder:
             condition = self._condition(place)
             name = f"branch at {condition.path.name}:{condition.line}"
             same_line = sum(probe.name.startswith(name) for probe in self._added)
-            match self._other_side(place, f"{name} ({1 + same_line})" if same_line else name, branch_search):
+            match self._other_side(place, f"{name} ({1 + same_line})" if same_line else name, branch_search, only_usual):
                 case Probe() as probe:
                     probes.append(probe)
                     self._added.append(probe)
@@ -170,38 +182,43 @@ class BranchFinder:
         """What distinguishes one search from another: submodules often decide the same."""
         return place.frames[0], self._decisions(place)[0]
 
-    def _other_side(self, place: Place, name: str, search: BranchSearch | None) -> Probe | UntakenBranch | None:
+    def _other_side(
+        self, place: Place, name: str, search: BranchSearch | None, only_usual: bool
+    ) -> Probe | UntakenBranch | None:
         """A probe of the other side of the branch at ``place``, else the branch; ``None`` if no input takes that side."""
         decision, is_impossible = self._decisions(place)[0], False
         degenerate: tuple[Probe, Observation] | None = None
-        repeats, gaps = decision.by_sizes and bool(decision.comparison.period), {decision.comparison.gaps}
-        for attempt in search.attempts(place, decision) if search else ():
+        repeats, compared = decision.by_sizes and bool(decision.comparison.period), {decision.comparison}
+        inputs, observed_there = next(run for run in self._runs if place in run[1].decisions)
+        for attempt in search.attempts(place, self._directions(inputs), observed_there) if search else ():
             changed = [*zip(attempt.inputs, self._example, strict=True)]
             is_empty = any(not new.numel() and old.numel() for new, old in changed)
             if is_empty and (repeats or not decision.by_sizes):
                 continue  # zero is a multiple of everything, and a sum of nothing
             observation = attempt.observation
             decisions = observation.decisions.get(place, ())
-            gaps |= {each.comparison.gaps for each in decisions}
+            compared |= {each.comparison for each in decisions}
             is_taken = any(each.outcome is not decision.outcome for each in decisions)
             if is_taken and observation.is_accepted:
                 is_legal = not is_empty and not any(is_float(new) and not new.any() and old.any() for new, old in changed)
+                is_legal = is_legal and not (only_usual and self._is_single(attempt.inputs))
                 probe = self._prober.probe(name, attempt.inputs, quick=True) if is_legal or degenerate is None else None
                 if probe is not None and (is_empty or probe.reference.is_comparable):
                     if is_legal:
-                        self._observations.append(observation)
+                        self._runs.append((probe.inputs, observation))
                         return probe
                     # On zeros, both sides often compute the same: the search goes on.
                     degenerate = replace(probe, legality=InputStatus.DEGENERATE), observation
             elif is_taken or (attempt.is_aimed and not (decisions and observation.is_accepted)):
                 is_impossible = True
-                if decision.by_sizes and observation.is_accepted:
+                if decision.by_sizes and observation.is_accepted and place in self._on_example.decisions:
                     break  # the sizes that would take it lead elsewhere
         if degenerate is not None:
             probe, observation = degenerate
-            self._observations.append(observation)
+            self._runs.append((probe.inputs, observation))
             return probe
-        gaps |= {each.comparison.gaps for each in self._decisions(place)}
-        if is_impossible or (repeats and len(gaps) == 1):  # what comes before leaves no other remainder
+        compared |= {each.comparison for each in self._decisions(place)}
+        # What comes before can leave no other remainder, and what it guards may not depend on the input.
+        if is_impossible or len({each.gaps for each in compared} if repeats else compared) == 1:
             return None
         return UntakenBranch(condition=self._condition(place), outcome=decision.outcome, by_sizes=decision.by_sizes)

@@ -33,7 +33,8 @@ class Direction:
     """The number of the example."""
     second: float
     """Another number, which shows how a comparison depends on it."""
-    is_integer: bool = False
+    step: int = 0
+    """Between numbers on the way; 0 if they need not be integers."""
     sizes: int = 0
     """How many sizes it changes; 0 for values."""
     limit: float = math.inf
@@ -41,9 +42,13 @@ class Direction:
 
     def around(self, root: float) -> tuple[float, float, float]:
         """Numbers to try if the sides of a comparison are equal at ``root``: beyond it, exactly there, and before it."""
-        beyond = math.copysign(1, root - self.start) if self.is_integer else 0.1 * (root - self.start)
-        exactly = round(root) if self.is_integer else root
+        beyond = math.copysign(self.step, root - self.start) if self.step else 0.1 * (root - self.start)
+        exactly = self.nearest(root)
         return exactly + beyond, exactly, exactly - beyond
+
+    def nearest(self, number: float) -> float:
+        """The nearest number on the way."""
+        return self.start + self.step * round((number - self.start) / self.step) if self.step else number
 
 
 class Directions:
@@ -59,8 +64,8 @@ class Directions:
         """The free variables of the axes' sizes."""
         return [*self._axes.free_sizes(self.example, set(self._following(self.example)))]
 
-    def resizing(self, names: Sequence[str]) -> Direction:
-        """The sizes of some variables together, in proportion; the number is the size of the first."""
+    def resizing(self, names: Sequence[str], step: int = 1) -> Direction:
+        """The sizes of some variables together, in proportion; the number is the size of the first, in steps."""
         start = self._sizes[names[0]]
 
         def resized(number: float) -> Inputs | None:
@@ -68,9 +73,8 @@ class Directions:
             return self._resized({name: round(factor * max(self._sizes[name], 1)) for name in names})
 
         limits = [self._axes.permitted(name)[-1] * start / max(self._sizes[name], 1) for name in names]
-        return Direction(
-            inputs=resized, start=start, second=2 * start + 1, is_integer=True, sizes=len(names), limit=min(limits)
-        )
+        second = start + step * (start // step + 1)
+        return Direction(inputs=resized, start=start, second=second, step=step, sizes=len(names), limit=min(limits))
 
     def _resized(self, sizes: Mapping[str, int]) -> Inputs | None:
         """The example with other sizes; ``None`` if it would be too large, or cannot have these."""
@@ -100,7 +104,7 @@ class Directions:
             yield Direction(inputs=self._changing(indices, lambda old, share: old.lerp(old.min(), share)), start=0, second=1)
         for index, tensor in enumerate(self.example):
             if _is_number(tensor):
-                yield Direction(inputs=self._changing([index], torch.add), start=0, second=1, is_integer=True)
+                yield Direction(inputs=self._changing([index], torch.add), start=0, second=1, step=1)
 
     def _changing(
         self, indices: Sequence[int], change: Callable[[torch.Tensor, float], torch.Tensor]

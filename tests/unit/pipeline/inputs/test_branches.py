@@ -621,3 +621,63 @@ SEEN = {
 @pytest.mark.parametrize("function", SEEN.values(), ids=SEEN)
 def test_nothing_is_said_of_texts_that_only_report_and_of_constants(function, capsys):
     assert notes_of(function) == []
+
+
+# --- conditions behind conditions -----------------------------------------------------------------------------------------
+
+
+def bright_and_nowhere_dark(x):
+    if x.mean() > 5 and x.min() > 2:
+        return x / 10
+    return x * 2
+
+
+def long_weeks(x):
+    if x.shape[0] % 7 != 3:  # the example has 3 rows
+        return x * 2
+    return x / 10 if x.shape[0] > 60 else x * 2
+
+
+def other_weeks(x):
+    return x / 10 if x.shape[0] % 7 == 5 and x.shape[0] > 60 else x * 2
+
+
+def never_both(x):
+    if x.shape[0] > 1000:
+        return x / 10 if x.shape[0] < 500 else x
+    return x * 2
+
+
+def guards_what_no_input_changes(x):
+    return x / 10 if x.shape[0] > 1000 and torch.ones(3).sum() > 5 else x * 2
+
+
+@pytest.mark.parametrize(
+    ("function", "takes_it"),
+    [
+        (bright_and_nowhere_dark, lambda x: x.mean() > 5 and x.min() > 2),
+        (long_weeks, lambda x: x.shape[0] % 7 == 3 and x.shape[0] > 60),
+        (other_weeks, lambda x: x.shape[0] % 7 == 5 and x.shape[0] > 60),
+    ],
+)
+def test_of_conditions_that_guard_each_other_an_input_is_found_that_takes_all(function, takes_it):
+    probes, untaken = branches_of(function)
+    assert any(takes_it(probe.inputs[0]) for probe in probes)
+    assert untaken == ()
+
+
+@pytest.mark.parametrize("function", [never_both, guards_what_no_input_changes])
+def test_what_a_guarded_condition_never_decides_is_not_untaken(function):
+    assert branches_of(function)[1] == ()
+
+
+def test_of_two_axes_that_must_be_alike_an_input_is_found_that_is_not_a_single_row():
+    def compares(x, y):
+        similar = x @ y.T
+        return similar - similar.diagonal().mean() if x.shape[0] == y.shape[0] else similar
+
+    axes = {"x": {0: "rows"}, "y": {0: "others"}, "z": {0: "rows", 1: "others"}}
+    names = {"input_names": ["x", "y"], "output_names": ["z"], "dynamic_axes": axes}
+    probes, untaken = branches_of(compares, torch.rand(7, 4), torch.rand(5, 4), **names)
+    assert any(len(probe.inputs[0]) == len(probe.inputs[1]) > 1 for probe in probes)
+    assert untaken == ()
