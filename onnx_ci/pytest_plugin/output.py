@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
+import contextlib
 import functools
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 
 def outlast_output(writer: Any) -> list[OSError]:
@@ -23,7 +23,7 @@ def outlast_output(writer: Any) -> list[OSError]:
                     write(*args, **keywords)
                 except OSError as error:
                     errors.append(error)
-                    atexit.register(_discard_output)  # at the end, because capturing restores the descriptor until then
+                    discard_buffer(sys.stdout)
 
         return attempt
 
@@ -33,7 +33,14 @@ def outlast_output(writer: Any) -> list[OSError]:
     return errors
 
 
-def _discard_output() -> None:
-    """What is still in the buffer would fail again when Python ends."""
-    with Path(os.devnull).open("w") as nothing:
-        os.dup2(nothing.fileno(), sys.stdout.fileno())
+def discard_buffer(stream: TextIO) -> None:
+    """Empty the buffer of a stream that cannot be written: pytest, and Python when it ends, would try again, and fail."""
+    with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("w") as nothing:
+        descriptor = stream.fileno()
+        kept = os.dup(descriptor)
+        os.dup2(nothing.fileno(), descriptor)
+        try:
+            stream.flush()
+        finally:
+            os.dup2(kept, descriptor)
+            os.close(kept)

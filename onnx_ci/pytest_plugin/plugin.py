@@ -33,7 +33,7 @@ from onnx_ci.errors import OnnxCiError, UnwrittenError
 from onnx_ci.matrix.plan import CellSpec
 from onnx_ci.matrix.scope import RecipeScope
 from onnx_ci.processes.signals import end_with_parent
-from onnx_ci.pytest_plugin.output import outlast_output
+from onnx_ci.pytest_plugin.output import discard_buffer, outlast_output
 from onnx_ci.report.causes import shared_failures
 from onnx_ci.report.nothing_ran import why_nothing_ran
 from onnx_ci.report.text import (
@@ -374,8 +374,10 @@ class Run:
         self._finish(session)
         result = yield
         if self._output_errors:
-            with contextlib.suppress(OSError):
+            try:
                 sys.stderr.write(f"onnx-ci: the output is incomplete: {self._output_errors[0].strerror}\n")
+            except OSError:
+                discard_buffer(sys.stderr)
             session.exitstatus = session.exitstatus or pytest.ExitCode.INTERNAL_ERROR
         return result
 

@@ -155,7 +155,8 @@ def test_a_list_that_is_incomplete_is_no_success(shell):
 def test_pytest_goes_on_and_writes_its_report_but_does_not_succeed(project, redirection, said, workers):
     project.recipes(RIGHT)
     flags = f"--onnx-opsets=12-14 --onnx-report=r.json -v --no-onnx-cache {f'-n {workers}' if workers else ''}"
-    command = f"{shlex.quote(sys.executable)} -m pytest --onnx-export {flags} {redirection}"
+    unbuffered = "1" if workers else ""  # as in containers: then each write fails at once
+    command = f"PYTHONUNBUFFERED={unbuffered} {shlex.quote(sys.executable)} -m pytest --onnx-export {flags} {redirection}"
     done = project.run("bash", "-c", f"set -o pipefail; {command}")
     assert done.returncode == pytest.ExitCode.INTERNAL_ERROR
     assert done.stderr == (f"onnx-ci: the output is incomplete: {said}\n" if said else "")
