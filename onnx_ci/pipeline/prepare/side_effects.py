@@ -22,7 +22,7 @@ from onnx_ci.pipeline.model.tensors import Outputs, blocks, has_noise, has_same_
 from onnx_ci.pipeline.reference.perturbation import OtherTies
 from onnx_ci.pipeline.trace.lines import first_difference, lines_of, lines_that_keep
 from onnx_ci.pipeline.trace.recorder import Tracer
-from onnx_ci.pipeline.trace.trace import Operator, Trace
+from onnx_ci.pipeline.trace.trace import Operator, Role, Trace
 from onnx_ci.results.records import Finding, Severity, SourceLine
 from onnx_ci.results.rules import finding
 from onnx_ci.text import listed_shortly
@@ -96,7 +96,8 @@ def find_side_effects(
     """Run a fresh copy on other inputs, then on the example with another seed: the first run has returned ``own`` for it.
 
     A model that returns the same then keeps nothing that matters, not even of its first input, and draws nothing, so two runs
-    suffice; the last one is recorded. A model that overwrites its inputs but returns the same for the same values has no state.
+    suffice; the last one is recorded. If that writes to tensors that the model keeps, more runs follow. A model that overwrites
+    its inputs but returns the same for the same values has no state.
     """
     others, copy = _other_inputs(copies, inputs), copies.used
     if others is not None:
@@ -112,11 +113,14 @@ def find_side_effects(
     if differ(outputs, own):
         return _explained(copies, tracer, own, others, training=training, is_recorded=trace.is_accepted)
     changed = describe_changes(again.model, copies.pristine.model)
+    written = _writes_to_kept(trace)
+    if (written or changed) and not training and _is_another_later(copies, others, own):
+        return SideEffects(findings=[_impure(changed, "a later run", copies, written)], changed=changed)
     findings = [*_overwrites(given, copies.pristine)] if not changed else [_changed(changed)]
     return SideEffects(
         findings=() if training else findings,
         changed=changed,
-        can_share=others is not None and not changed,
+        can_share=others is not None and not (written or changed),
         trace=None if tracer.must_repeat else trace,
         is_exact=_are_same(outputs, own),
     )
@@ -203,11 +207,36 @@ def _changed(changed: Sequence[str]) -> Finding:
     return finding("impure-model", f"running the model changes {listed_shortly(changed)}", severity=Severity.NOTE)
 
 
-def _impure(changed: Sequence[str], later: str, copies: Copies) -> Finding:
+def _writes_to_kept(trace: Trace) -> SourceLine | None:
+    """The first line that writes to a tensor which the model has from before, be it a weight or not."""
+    for event in trace.of_kind(Operator):
+        memories = (trace.values[position].memory for position in event.written)
+        if any(trace.values[memory].role in (Role.WEIGHT, Role.CONSTANT) for memory in memories):
+            return event.place.source
+    return None
+
+
+_LATER_RUNS = 9
+"""How many runs show whether a model keeps something that matters: a counter may decide at every eighth."""
+_LARGER = 8.0
+
+
+def _is_another_later(copies: Copies, others: Sequence[torch.Tensor] | None, own: Outputs) -> bool:
+    """Whether any of several runs of one copy returns something else, the first being one on larger values."""
+    fresh = copies.fresh()
+    calls = [with_inputs(fresh) for _ in range(_LATER_RUNS)]
+    with contextlib.suppress(PrepareError):
+        run(with_inputs(fresh, [each * _LARGER if each.is_floating_point() else each for each in others or ()]))
+    with contextlib.suppress(PrepareError):
+        return any(differ(run(call, seed=OTHER_SEED), own) for call in calls)
+    return False
+
+
+def _impure(changed: Sequence[str], later: str, copies: Copies, written: SourceLine | None = None) -> Finding:
     fresh = copies.fresh()
     calls = [with_inputs(fresh) for _ in range(2)]
     first, second = (lines_of(call) for call in calls)
-    source = next(lines_that_keep(first, second), None) or first_difference(first, second)
+    source = next(lines_that_keep(first, second), None) or written or first_difference(first, second)
     state = listed_shortly(changed) if changed else "state that it keeps"
     message = f"running the model changes {state}, and {later} returns different outputs"
     return finding("impure-model", f"{message}; the file always returns the first ones", source=source)

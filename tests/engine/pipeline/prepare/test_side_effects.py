@@ -193,6 +193,55 @@ def test_a_model_may_keep_what_it_computes_anew_for_another_size():
     assert "impure-model" not in rules(result) + notes(result)
 
 
+class EverySoOften(nn.Module):
+    """Does something else in every eighth run, which two runs do not show."""
+
+    def __init__(self):
+        super().__init__()
+        self.runs = torch.zeros((), dtype=torch.long)
+
+    def forward(self, x):
+        self.runs += 1  # here
+        return torch.where(self.runs % 8 == 0, -x, x)
+
+
+class Decays(nn.Module):
+    """Remembers the largest value for a while, which an input of usual values soon replaces."""
+
+    def __init__(self):
+        super().__init__()
+        self.peak = torch.ones(())
+
+    def forward(self, x):
+        self.peak.copy_(torch.maximum(self.peak * 0.9, x.abs().max()))  # here
+        return x / self.peak
+
+
+class Scratch(nn.Module):
+    """Writes to a tensor that it keeps, but nothing that a later run reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.room = torch.zeros(5, 8)
+
+    def forward(self, x):
+        self.room.copy_(x[:5])
+        return x + self.room.mean()
+
+
+@pytest.mark.parametrize("model", [EverySoOften, Decays])
+def test_state_that_matters_in_a_later_run_only_is_found(model):
+    (found,) = (each for each in errors(judged(model)) if each.rule == "impure-model")
+    assert "returns different outputs" in found.message
+    assert found.source.text.endswith("# here")
+
+
+def test_a_tensor_that_each_run_overwrites_is_no_state():
+    static = onnx_ci.recipe(name="net", input_names=["x"], output_names=["y"])(lambda: (Scratch(), (torch.randn(5, 8),)))
+    (result,) = onnx_ci.run([static], opsets="18", exporters="torchscript").cells
+    assert "impure-model" not in rules(result) + notes(result)
+
+
 # --- state outside of modules -----------------------------------------------------------------------------------------
 
 
