@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import click
 
-from onnx_ci.cli.common import GroupedCommand, NamedCell, find_recipes, options_of, settings_from, with_colour, with_exit_code
+from onnx_ci.cli.common import GroupedCommand, find_recipes, options_of, settings_from, with_colour, with_exit_code
 from onnx_ci.config.reproduce import OF_ONE_CELL
 from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import DEFAULT_ISOLATION
@@ -17,6 +17,7 @@ from onnx_ci.errors import ConfigurationError
 from onnx_ci.results.records import CellResult
 from onnx_ci.results.verdict import exit_code
 from onnx_ci.text import one_line
+from onnx_ci.tools.named_cells import NamedCell
 from onnx_ci.tools.why.command import judged_cell
 
 

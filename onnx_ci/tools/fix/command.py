@@ -10,22 +10,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from onnx_ci.cli.common import (
-    GroupedCommand,
-    NamedCell,
-    failing_cell_or_file,
-    options_of,
-    settings_from,
-    style,
-    with_colour,
-    with_exit_code,
-)
+from onnx_ci.cli.common import GroupedCommand, options_of, settings_from, style, with_colour, with_exit_code
 from onnx_ci.config.reproduce import OF_ONE_CELL
 from onnx_ci.config.values import DEFAULT_ISOLATION
 from onnx_ci.errors import ConfigurationError, ExitCode
 from onnx_ci.report.text import describe_outcome
 from onnx_ci.results.verdict import exit_code
 from onnx_ci.text import one_line
+from onnx_ci.tools.named_cells import NamedCell, failing_cell_or_file
 
 if TYPE_CHECKING:
     from onnx_ci.tools.fix.search import Attempt

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from onnx_ci.cli.common import NamedCell, cell_or_file, options_of, settings_from, with_colour, with_exit_code
+from onnx_ci.cli.common import options_of, settings_from, with_colour, with_exit_code
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import ConfigurationError, EnvironmentLacksError, ExitCode, OnnxCiError, RecipeError
@@ -21,6 +21,7 @@ from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.processes.supervisor import LAST, Death, Message, Send
 from onnx_ci.results.records import Cell, Finding
 from onnx_ci.text import one_line
+from onnx_ci.tools.named_cells import NamedCell, cell_or_file
 
 if TYPE_CHECKING:
     import onnx

@@ -12,8 +12,6 @@ import click
 
 from onnx_ci.cli.common import (
     GroupedCommand,
-    NamedCell,
-    failing_cell_or_file,
     find_recipes,
     options_of,
     recipe_named,
@@ -37,6 +35,7 @@ from onnx_ci.results.rules import RULES
 from onnx_ci.results.stages import PHASES
 from onnx_ci.results.verdict import exit_code
 from onnx_ci.text import one_line
+from onnx_ci.tools.named_cells import NamedCell, failing_cell_or_file
 
 
 @click.command(cls=GroupedCommand)
