@@ -343,3 +343,21 @@ def test_names_of_outputs_in_the_order_of_the_model_pass_whatever_else_would_fit
 
 def test_an_axis_whose_name_fits_any_output_is_no_question_of_order():
     assert rules(tagger("features", "score", "tags", score={0: "batch", 1: "other"})) == ["unknown-axis"]
+
+
+class Divides(nn.Module):
+    def forward(self, x):
+        return x.sum(1) / int(x.shape[1])
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [({"dynamic_shapes": ({1: Dim("time", min=2, max=9)},)}, "static-axis"), ({"dynamic_axes": {"x": {1: "time"}}}, None)],
+    ids=["a Dim, whose axis is fixed silently", "a name, of which the size stays a symbol"],
+)
+def test_dynamo_is_called_with_what_the_recipe_declares(declared, expected):
+    recipe = onnx_ci.recipe(name="net", input_names=["x"], output_names=["y"], **declared)(
+        lambda: (Divides(), torch.rand(2, 5))
+    )
+    result = run_one(recipe, opsets="20", exporters="dynamo")
+    assert rules(result)[:1] == [expected] if expected else result.status is Status.PASSED

@@ -119,7 +119,7 @@ class DeclaredAxes:
     """Their names or expressions, by the name of the input or output and the axis."""
     inputs: InputAxes
     dims: Mapping[str, Any]
-    """What dynamo gets in the place of a name: derived ``Dim`` objects, those that they derive from, and ``Dim.AUTO``."""
+    """What dynamo gets in the place of a name: the recipe's own ``Dim`` objects."""
     automatic: frozenset[str]
     """The axes, by name, for which a model need not take other sizes: those with ``Dim.AUTO``."""
 
@@ -197,11 +197,10 @@ def declared_axes(recipe: Recipe, call: Call, inputs: Sequence[torch.Tensor], ou
     labels, dims = _axes_from_shapes(recipe, call) if recipe.dynamic_shapes is not None else (recipe.dynamic_axes, {})
     places = _places(recipe.input_names[: len(inputs)], labels)
     automatic = frozenset(name for name, dim in dims.items() if _kind(dim) == _kind(torch.export.Dim.AUTO))
-    derived = {name: _root(dim).__name__ for name, dim in dims.items() if _root(dim) is not dim}
     axes = DeclaredAxes(
         labels=labels,
         inputs=InputAxes(places=places, declared=recipe.dynamic_sizes, limits=_limits(dims)),
-        dims={name: dim for name, dim in dims.items() if name in {*derived, *derived.values(), *automatic}},
+        dims=dims,
         automatic=automatic,
     )
     outputs_named = recipe.output_names[: len(outputs)]
@@ -379,9 +378,8 @@ def _limits(dims: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
 def dynamic_shapes_tree(call: Call, input_names: tuple[str | None, ...], axes: DeclaredAxes) -> tuple[Any, ...] | None:
     """The inputs' dynamic axes as ``dynamic_shapes`` of ``torch.export``, or ``None`` if there are none.
 
-    ``Dim.AUTO`` and derived ``Dim`` objects stay what they are, and so do those that they are derived from. All others are
-    names, which torch.onnx takes as ``Dim.DYNAMIC``: for axes that it finds to be static, torch.export raises an error,
-    whereas the exporter silently fixes an axis with a ``Dim`` (torch 2.13).
+    A ``Dim`` stays what it is, because torch.export treats it otherwise than a name, which torch.onnx takes as ``Dim.DYNAMIC``:
+    of an axis that it finds to be static, it raises an error, where it silently fixes one with a ``Dim`` (torch 2.13).
     """
     if not axes.labels:
         return None

@@ -109,10 +109,11 @@ def test_derived_dims_are_expressions_and_reach_torch_export_as_they_are():
     assert tree[1][1].__name__ == "past + 1"
 
 
-def test_the_limits_of_a_dim_hold_without_relations_and_it_stays_a_name():
-    prepared = make(doubled, torch.randn(4), input_names=["x"], dynamic_shapes=(({0: Dim("n", min=3, max=7)},),))
+def test_the_limits_of_a_dim_hold_and_the_exporter_gets_it_as_it_is():
+    n = Dim("n", min=3, max=7)
+    prepared = make(doubled, torch.randn(4), input_names=["x"], dynamic_shapes=(({0: n},),))
     assert moved(prepared) == ["n=5", "n=7", "n=3"]
-    assert prepared.model.signature.dynamic_shapes == (({0: "n"},),)
+    assert prepared.model.signature.dynamic_shapes[0][0][0] is n
 
 
 def test_lengths_can_be_those_of_a_variable_that_no_axis_is_alone():
