@@ -102,8 +102,8 @@ def _number_at_fault(
             exported, usual = others.get((step.place, name), ("", ""))
             is_used = number >= called if name == RETURN else re.search(rf"(?<![\w.]){re.escape(name)}\b", text)
             if value == usual and is_used and step.source is not None:
-                what = "what it returns" if name == RETURN else name
-                found = step.source, _ANOTHER_NUMBER.format(what, exported, usual)
+                numbers = (each if each in ("True", "False") else f"{float(each):.6g}" for each in (exported, usual))
+                found = step.source, _ANOTHER_NUMBER.format("what it returns" if name == RETURN else name, *numbers)
                 text, called = f"{text} {step.source.text}", number - step.calls
                 break
     return found

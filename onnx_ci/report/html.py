@@ -158,6 +158,7 @@ def _causes(causes: Sequence[Sequence[SharedFailure]], entries: Mapping[Cell, di
                 "anchor": _anchor(f"cause-{rule}-{result.cell.recipe}", taken),
                 "title": place or describe_first_cause(result) or result.status.value,
                 "code": first.lines[0].text if first is not None and place else "",
+                "remedy": first.remedy if first is not None and not entries[result.cell]["is_open"] else None,
                 "recipes": [(failure.first.cell.recipe, failure.cells) for failure in cause],
                 "entries": [entries[failure.first.cell] for failure in cause],
             }

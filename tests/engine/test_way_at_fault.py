@@ -111,7 +111,7 @@ def test_the_line_that_decides_otherwise_in_an_export_is_named(model, exporter):
 def test_the_line_with_another_number_in_an_export_is_named(model, exporter, name):
     found = next(each for each in errors(net(model, exporter)) if each.probe == "example")
     assert [each.source.text.partition("# ")[2] for each in found.culprits] == ["decides"]
-    assert found.remedy.startswith(f"In an export, {name} is 1.0 here, not 3.0: ")
+    assert found.remedy.startswith(f"In an export, {name} is 1 here, not 3: ")
 
 
 def checked(x):

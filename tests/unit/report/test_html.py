@@ -226,6 +226,11 @@ def test_what_failed_comes_first_and_a_few_failures_stand_open():
     assert ids([each for each in page.all("details", "cell") if "open" in each.attributes]) == failures
     many = page_of(report(*(detailed_failure(recipe=f"net{number}") for number in range(9))))
     assert not [each for each in many.all("details", "cell") if "open" in each.attributes]
+    # What stands open says itself what to do.
+    assert [len(each.all("p", "remedy")) for each in page.all("div", "cause")] == [1] * len(page.all("div", "cause"))
+    for cause in many.all("div", "cause"):
+        of_heading, *_ = cause.all("p", "remedy")
+        assert of_heading.text.strip() in cause.all("details", "cell")[0].text
 
 
 def test_cells_that_fail_for_the_same_cause_are_one_failure_with_links_to_the_others():
