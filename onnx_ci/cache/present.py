@@ -72,7 +72,7 @@ class Project:
 
     def snapshot(self) -> Snapshot:
         """The present state of everything that counts for every recipe."""
-        path = tuple(os.path.normpath(os.path.join(self._folder, place)) for place in self._path)  # noqa: PTH118
+        path = tuple(os.path.join(self._folder, place) for place in self._path)  # noqa: PTH118
         return Snapshot(
             files=self._files(),
             packages=Packages(places=self._places, path=path, contents=self._contents).digests(),

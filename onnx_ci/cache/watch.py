@@ -40,6 +40,7 @@ _METADATA = re.compile(r"\.dist-info(?:/|$)|/__editable__|__path_hook__$")
 _KERNEL = ("/proc/", "/sys/", "/dev/")
 """Where the kernel describes the machine and its processes. Files of shared memory lie there, too, and count."""
 _SHARED_MEMORY = "/dev/shm/"  # noqa: S108 (nothing is written there)
+_ABOVE = re.compile(rf"{re.escape(os.sep)}\.\.(?={re.escape(os.sep)}|$)")
 _LOOKS = ("stat", "lstat", "access", "readlink")
 """The functions of :mod:`os` that look for a file; ``exists``, ``isfile``, ``resolve`` and others call them."""
 _OPEN = "open"
@@ -128,7 +129,7 @@ def seen() -> ReadSet | None:
         return None
     for path in [*filter(None, map(file_of, list(sys.modules.values()))), *_mapped_files()]:
         if os.path.isabs(path):  # noqa: PTH117 (thousands of modules)
-            _note(path)
+            _record_with(_looked_for, path)
     temporary = {path for path in _record.written if state_of(path) == ABSENT}
     return ReadSet(
         files={path: state for path, state in list(_record.files.items()) if not _lies_in(path, temporary)},
@@ -192,10 +193,8 @@ def _watch_looks(name: str) -> None:
 
     @functools.wraps(original)
     def look(path: Any, *args: Any, **options: Any) -> Any:
-        if (folder := options.get("dir_fd")) is not None:
-            _record_with(_looked_for_in, folder, path)
-        elif name != _OPEN:
-            _record_with(_looked_for, path)
+        if (folder := options.get("dir_fd")) is not None or name != _OPEN:
+            _record_with(_looked_for, path, folder)
         return original(path, *args, **options)
 
     setattr(os, name, look)
@@ -207,16 +206,29 @@ def _watch_looks(name: str) -> None:
 # --- files -----------------------------------------------------------------------------------------------------------------
 
 
-def _path_of(path: Any) -> str | None:
-    """The absolute path of a path or of what is open; ``None`` if it has none."""
-    if isinstance(path, int):
-        path = _open_path(path)
-    if path is None:
-        return None
-    try:
-        return os.path.abspath(os.fsdecode(path))  # noqa: PTH100
-    except (OSError, ValueError, TypeError):  # no path, or the current directory is gone
-        return None
+def _path_of(path: Any, folder: int = -1) -> str | None:
+    """The absolute path of what is open, or of a path, which may be one in an open folder; ``None`` if it has none."""
+    with contextlib.suppress(OSError, ValueError, TypeError):  # no path, or the current directory is gone
+        place = "" if folder < 0 else _open_path(folder)
+        path = _open_path(path) if isinstance(path, int) else os.fsdecode(path)
+        return None if path is None or place is None else _without_dots(os.path.join(place, path))  # noqa: PTH118
+    return None
+
+
+def _without_dots(path: str) -> str:
+    """An absolute path. A ``..`` stays in it after a link or what is missing, where only the system knows what is meant.
+
+    Other folders before one count, because a link may take their place.
+    """
+    if os.pardir in path:
+        path = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
+        while up := _ABOVE.search(path):
+            folder = os.path.abspath(path[: up.start()] or os.sep)  # noqa: PTH100
+            if state_of(folder) != FOLDER:
+                return path
+            _note(folder)
+            path = os.path.join(os.path.dirname(folder), path[up.end() :].lstrip(os.sep))  # noqa: PTH118, PTH120
+    return os.path.realpath(path) if _is_kernels(path) else os.path.abspath(path)  # noqa: PTH100
 
 
 def _open_path(descriptor: int) -> str | None:
@@ -227,14 +239,10 @@ def _open_path(descriptor: int) -> str | None:
     return None
 
 
-def _looked_for(path: Any) -> None:
-    if not isinstance(path, int) and (file := _path_of(path)) is not None:  # what is open was noted when it was opened
+def _looked_for(path: Any, folder: int | None = None) -> None:
+    is_open = isinstance(path, int)  # it was noted when it was opened
+    if not is_open and (file := _path_of(path, -1 if folder is None else folder)) is not None:
         _note(file)
-
-
-def _looked_for_in(folder: int, path: Any) -> None:
-    if (place := _open_path(folder)) is not None:
-        _looked_for(os.path.join(place, os.fsdecode(path)))  # noqa: PTH118
 
 
 def _opened(path: Any, mode: Any = None, flags: Any = 0, *_: Any) -> None:
@@ -270,8 +278,11 @@ def _note(path: str) -> None:
 
 def _counts(path: str) -> bool:
     """Whether a path leads to a file: not into the kernel, to onnx-ci or its folders for temporary files."""
-    is_kernels = path.startswith(_KERNEL) and not path.startswith(_SHARED_MEMORY)
-    return not (is_kernels or path.startswith(_OWN) or is_scratch(Path(path)))
+    return not (_is_kernels(path) or path.startswith(_OWN) or is_scratch(Path(path)))
+
+
+def _is_kernels(path: str) -> bool:
+    return path.startswith(_KERNEL) and not path.startswith(_SHARED_MEMORY)
 
 
 def _created(folder: Any, *_: Any) -> None:
@@ -325,7 +336,7 @@ def _searches() -> Iterator[Search]:
     for package, members in names.items():
         searched = namespace_of(sys.modules.get(package)).get("__path__", ()) if package else sys.path
         with contextlib.suppress(TypeError):  # what a library calls a path
-            folders = [os.path.abspath(folder) for folder in searched if isinstance(folder, str)]  # noqa: PTH100
+            folders = [path for folder in searched if isinstance(folder, str) and (path := _path_of(folder))]
             others = [each for each in folders if f"{each}/__init__.py" not in _record.recorded and _counts(f"{each}/")]
             if others:
                 always = ("__init__",) if package else _AT_START

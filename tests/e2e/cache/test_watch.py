@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from onnx_ci.cache.watch import ABSENT, FOLDER, ReadSet
+from onnx_ci.cache.watch import ABSENT, FOLDER, ReadSet, entries_of, state_of
 from onnx_ci.results.json_data import from_json
 
 PARENT = """
@@ -175,6 +175,38 @@ def test_it_sees_a_file_that_is_looked_for(root, code):
 )
 def test_it_sees_a_folder_that_is_listed(root, code):
     assert watched(root, code).listed[str(root / "data")] == ("a.txt\0001",)
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("open('link/../w.bin')", "link/../w.bin"),
+        ("import os; os.stat('./data/../link/../w.bin')", "link/../w.bin"),
+        ("import os; os.path.exists('link/../later.txt')", "link/../later.txt"),
+        ("import os; os.path.exists('missing/../helper.py')", "missing/../helper.py"),
+        ("import os; os.stat('../w.bin', dir_fd=os.open('link', os.O_RDONLY))", "../outside/w.bin"),
+        ("open('data/../helper.py')", "helper.py"),
+        ("import os; open(f'/proc/self/fd/{os.open(\"data\", os.O_RDONLY)}/a.txt')", "data/a.txt"),
+        ("import sys; sys.path.insert(0, 'link/../lib'); import found_there", "link/../lib/found_there.py"),
+        ("import linked", "linked/../w.bin"),
+    ],
+)
+def test_above_a_link_is_where_it_leads(root, code, name):
+    outside = root.parent / "outside"
+    for folder in ("deep", "lib", "package"):
+        (outside / folder).mkdir()
+    (outside / "lib" / "found_there.py").touch()
+    (outside / "package" / "__init__.py").write_text("import os; open(os.path.dirname(__file__) + '/../w.bin')")
+    (root / "link").symlink_to("../outside/deep")
+    (root / "linked").symlink_to("../outside/package")
+    seen = watched(root, code)
+    assert seen.files[f"{root}/{name}".replace("/project/../", "/")] == state_of(f"{root}/{name}")
+
+
+def test_a_folder_above_a_link_that_is_listed_is_where_it_leads(root):
+    (root / "link").symlink_to("../outside")
+    listed = watched(root, "import os; os.listdir('link/..')").listed
+    assert listed == {f"{root}/link/..": entries_of(str(root.parent))}
 
 
 @pytest.mark.parametrize(
