@@ -34,8 +34,6 @@ class Places:
 
     def name(self, path: str) -> str:
         """The name of an absolute path: ``a/b``, ``../x``, ``~/x``, ``<python>/x`` or the path itself."""
-        if path == self.root:
-            return "."
         for folder, name in self._named.items():
             if path.startswith(folder):
                 return name + path[len(folder) :]
