@@ -211,7 +211,7 @@ def _without_dots(path: str) -> str:
                 return path
             _note(folder)  # a link may take its place
             path = os.path.join(os.path.dirname(folder), path[up.end() :].lstrip(os.sep))  # noqa: PTH118, PTH120
-    return os.path.abspath(path)  # noqa: PTH100
+    return os.path.realpath(path) if path.startswith("/proc/") else os.path.abspath(path)  # noqa: PTH100 (what is open)
 
 
 def _open_path(descriptor: int) -> str | None:

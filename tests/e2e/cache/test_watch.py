@@ -187,6 +187,7 @@ def test_it_sees_a_folder_that_is_listed(root, code):
         ("import os; os.path.exists('missing/../helper.py')", "missing/../helper.py"),
         ("import os; os.stat('../w.bin', dir_fd=os.open('link', os.O_RDONLY))", "../outside/w.bin"),
         ("open('data/../helper.py')", "helper.py"),
+        ("import os; open(f'/proc/self/fd/{os.open(\"data\", os.O_RDONLY)}/a.txt')", "data/a.txt"),
         ("import sys; sys.path.insert(0, 'link/../lib'); import found_there", "link/../lib/found_there.py"),
         ("import linked", "linked/../w.bin"),
     ],
