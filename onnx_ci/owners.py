@@ -154,9 +154,12 @@ def namespace_of(module: object) -> Mapping[str, Any]:
 
 
 def source_of(file: str) -> str:
-    """The source of a compiled module that Python or pytest keeps; other files are their own source."""
+    """The source of a compiled module that Python or pytest keeps and compares with it; other files are their own source."""
     if not file.endswith(".pyc"):
         return file
+    with contextlib.suppress(OSError):
+        if Path(file).read_bytes()[4:8] == b"\1\0\0\0":  # the flags of one that is not compared
+            return file
     if by_pytest := _COMPILED_BY_PYTEST.fullmatch(file):
         return f"{by_pytest['folder']}{by_pytest['module']}.py"
     with contextlib.suppress(ValueError):  # Python has not named it

@@ -21,9 +21,9 @@ from onnx_ci.cache.folder import Contents, digest_of_text
 from onnx_ci.cache.places import Places
 from onnx_ci.owners import is_installed
 
-_INFORMATION = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-.*)?\.(?:dist|egg)-info")
-_ENTRY_POINTS = ".dist-info/entry_points.txt"
-"""They say which plug-ins there are."""
+INFORMATION = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(?:-.*)?\.(?:dist|egg)-info")
+_SAME_FOR_ALL = (".dist-info/entry_points.txt", ".dist-info/METADATA")
+"""Files about a distribution that do not say by whom it was installed, or from where."""
 _NOT_READ = (".h", ".hh", ".hpp", ".hxx", ".cuh", ".inl", ".pyi", ".pyc")
 """Endings of files for compilers and type checkers, and of bytecode."""
 _SHA256 = "sha256="
@@ -44,7 +44,7 @@ class Packages:
         Of several distributions with one name, each counts, in the order of the path: the first one is imported.
         """
         digests: dict[str, str] = {}
-        for folder in dict.fromkeys(map(os.path.realpath, _folders(self.path))):
+        for folder in dict.fromkeys(map(os.path.realpath, folders_of_packages(self.path))):
             for name, digest in self._installed_in(folder):
                 digests[name] = f"{digests[name]} {digest}" if name in digests else digest
         if not is_installed(f"{_OWN}/x"):  # onnx-ci is used from a checkout
@@ -57,7 +57,7 @@ class Packages:
         is_inside = f"{folder}/".startswith(f"{self.places.root}/")
         for name in names_in(folder):
             path = f"{folder}/{name}"
-            match = _INFORMATION.fullmatch(name)
+            match = INFORMATION.fullmatch(name)
             if name.endswith((".pth", ".egg-link")) or name.startswith("__editable__"):
                 yield self.places.name(path), self._text(path)
             elif match is not None and not (name.endswith(".egg-info") and is_inside):  # the project's own, which builds write
@@ -71,7 +71,7 @@ class Packages:
             yield distribution, f"{version} {self._text(f'{folder}/{information}/PKG-INFO')}"
             return
         files = [line for line in lines if not line[0].endswith(_NOT_READ)]
-        files = [line for line in files if ".dist-info/" not in line[0] or line[0].endswith(_ENTRY_POINTS)]
+        files = [line for line in files if ".dist-info/" not in line[0] or line[0].endswith(_SAME_FOR_ALL)]
         yield distribution, f"{version} {digest_of_text(repr(sorted(files)))}"
         for file, recorded, size in files:
             if edit := self._edit(f"{folder}/{file}", recorded, size, status):
@@ -97,25 +97,26 @@ class Packages:
 
 
 def recorded_files(path: Iterable[str]) -> frozenset[str]:
-    """The absolute paths of all files that a RECORD names, in the folders of ``path`` and where packages are installed."""
+    """The absolute paths of all files that a RECORD names, and of its folder, in the folders in which packages may lie."""
     files: set[str] = set()
-    folders = _folders(path)
+    folders = folders_of_packages(path)
     for folder in dict.fromkeys([*map(os.path.abspath, folders), *map(os.path.realpath, folders)]):
         for name in names_in(folder):
             with contextlib.suppress(OSError):  # most have no RECORD
                 files.update(f"{folder}/{file}" for file, _, _ in _lines_of(f"{folder}/{name}/RECORD"))
+                files.add(f"{folder}/{name}")
     return frozenset(files)
 
 
-def _folders(path: Iterable[str]) -> list[str]:
-    """The folders in which packages may lie."""
+def folders_of_packages(path: Iterable[str]) -> list[str]:
+    """The folders in which packages may lie: those of ``path``, and where packages are installed."""
     named = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages(), site.getusersitepackages())
     return [*path, *named]
 
 
 def names_in(folder: str) -> list[str]:
     """The names of a folder's entries, in order; none if it cannot be read."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):
         return sorted(os.listdir(folder))  # noqa: PTH208
     return []
 

@@ -34,8 +34,6 @@ class Places:
 
     def name(self, path: str) -> str:
         """The name of an absolute path: ``a/b``, ``../x``, ``~/x``, ``<python>/x`` or the path itself."""
-        if path == self.root:
-            return "."
         for folder, name in self._named.items():
             if path.startswith(folder):
                 return name + path[len(folder) :]
@@ -61,7 +59,8 @@ class Places:
         if place == PYTHON:
             found = (f"{prefix}/{rest}".rstrip("/") for prefix in (sys.prefix, sys.base_prefix))
             return next((path for path in found if os.path.lexists(path)), f"{sys.prefix}/{rest}")
-        return os.path.normpath(os.path.join(self.root, name))  # noqa: PTH118
+        path = os.path.join(self.root, name)  # noqa: PTH118
+        return path if os.pardir in name.lstrip("./").split("/") else os.path.normpath(path)  # what follows a link keeps its ..
 
     def is_above(self, path: str) -> bool:
         """Whether a path leads to the root, Python, or the folder of the home or of temporary files, or to one above these."""

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from onnx_ci.baseline.folder import is_baseline
 from onnx_ci.cache.folder import Contents, digest_of_text
-from onnx_ci.cache.packages import Packages, names_in
+from onnx_ci.cache.packages import INFORMATION, Packages, folders_of_packages, names_in
 from onnx_ci.cache.places import Places
 from onnx_ci.cache.snapshot import Snapshot, describe_file, describe_variable, machine
 from onnx_ci.cache.variables import Variables, are_same
-from onnx_ci.cache.watch import ABSENT, FOLDER, ReadSet, Search, entries_of, state_of
+from onnx_ci.cache.watch import ABSENT, FOLDER, THERE, ReadSet, Search, entries_of, state_of
 from onnx_ci.config.options import Role, options_with
 from onnx_ci.config.settings import Settings
 from onnx_ci.owners import Owner, owner_of
@@ -64,6 +64,7 @@ class Project:
         environment = dict(os.environ)
         self._settings, self._contents = settings, contents
         self._folder, self._path = os.path.realpath(os.curdir), tuple(sys.path)
+        self._folders_of_packages = {*map(os.path.abspath, folders_of_packages(self._path))}
         self._places = Places(os.path.realpath(settings.root), environment)
         self._variables = Variables(environment, settings.cache_ignore_variables, self._places)
         self._state_then = functools.cache(self._state)
@@ -72,7 +73,7 @@ class Project:
 
     def snapshot(self) -> Snapshot:
         """The present state of everything that counts for every recipe."""
-        path = tuple(os.path.normpath(os.path.join(self._folder, place)) for place in self._path)  # noqa: PTH118
+        path = tuple(os.path.join(self._folder, place) for place in self._path)  # noqa: PTH118
         return Snapshot(
             files=self._files(),
             packages=Packages(places=self._places, path=path, contents=self._contents).digests(),
@@ -108,18 +109,20 @@ class Project:
 
     def _listing(self, entries: Iterable[str]) -> str:
         """A digest of those of a folder's entries that count, as :func:`~onnx_ci.cache.watch.entries_of` gives them."""
-        cache = f"{Path(self._settings.cache or '').name}/"
-        names = {entry: entry.rstrip("/").partition("\0")[0] for entry in entries if entry != cache}
-        return digest_of_text("\n".join(sorted(entry for entry, name in names.items() if not _OF_TOOLS.fullmatch(name))))
+        cache = Path(self._settings.cache or "").name
+        names = {entry: entry.partition("\0")[0] for entry in entries}
+        counted = sorted(entry for entry, name in names.items() if name != cache and not _OF_TOOLS.fullmatch(name))
+        return digest_of_text(self._places.normalized("\n".join(counted)))
 
     def _modules(self, search: Search) -> str:
         """What a search for modules would find now: the files and folders with their names, in the order of the search."""
         names = set(search.names)
         return "\n".join(
             f"{place} {entry}"
-            for place, folder in enumerate(search.folders)
-            for entry in names_in(self._places.path(folder))
-            if entry.partition(".")[0] in names and ("." not in entry or entry.endswith(_MODULES))
+            for place, folder in enumerate(map(self._places.path, search.folders))
+            for entry in names_in(folder)
+            if (entry.partition(".")[0] in names and ("." not in entry or entry.endswith(_MODULES)))
+            or (INFORMATION.fullmatch(entry) and folder not in self._folders_of_packages)
         )
 
     def observations(self, seen: ReadSet) -> Observations:
@@ -139,8 +142,8 @@ class Project:
     def _states(self, seen: ReadSet) -> Iterator[tuple[str, str]]:
         places = self._places
         for path, then in seen.files.items():
-            if then == ABSENT:  # what is there now was made by the recipe, or came later
-                yield places.name_of_absent(path), ABSENT
+            if then in (ABSENT, THERE):  # what is there now was made by the recipe, or came later
+                yield places.name_of_absent(path) if then == ABSENT else places.name(path), then
             elif then == FOLDER and places.is_above(path):
                 continue
             elif state_of(path) != then:
@@ -158,7 +161,7 @@ class Project:
     def changes_of(self, seen: Observations) -> Iterator[str]:
         """The changes of what processes saw, in words."""
         for name, before in seen.files.items():
-            if (now := self._state_then(name)) != before:
+            if (now := self._state_then(name)) != before and not (before == THERE and now != ABSENT):
                 yield describe_file(name, before, now)
         for name, before in seen.listed.items():
             if self._listing_then(name) != before:

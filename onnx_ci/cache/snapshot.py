@@ -124,9 +124,7 @@ def _lines(file: Path, start: str | tuple[str, ...]) -> Iterator[str]:
 
 
 def _time_zone(file: Path) -> str:
-    try:
-        if file.is_symlink():
-            return str(file.readlink()).rpartition("zoneinfo/")[2]
-        return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
-    except OSError:
-        return ""
+    with contextlib.suppress(OSError):
+        link = str(file.readlink()) if file.is_symlink() else ""
+        return link.rpartition("zoneinfo/")[2] if link else hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    return ""

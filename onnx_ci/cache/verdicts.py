@@ -99,7 +99,7 @@ class VerdictCache:
 
     def keep_recipes(self, source: str, data: Any, seen: ReadSet) -> None:
         """Keep data about a recipe file."""
-        self._keep(f"recipes-{_short(source)}", source, source, data, seen)
+        self._keep(f"recipes-{_short(source)}", source, data, seen)
 
     def verdict(self, cell: Cell) -> CellEvidence | str:
         """The evidence that was kept for a cell, marked as cached, if it still holds; or in words why the cell has to run."""
@@ -130,9 +130,8 @@ class VerdictCache:
         if model and self._models.setdefault(recipe, model) != model:
             self._forget(recipe, f"{cell.source}::{cell.recipe}")
         if is_storable(evidence) and recipe not in self._not_kept:
-            data = evidence.as_json()
             name = f"{_short(cell.id)}-{_short(recipe)}"
-            self._keep(name, cell.source, cell.id, data, seen, settings=self._settings_for(cell), model=model)
+            self._keep(name, cell.id, evidence.as_json(), seen, self._settings_for(cell), model)
 
     # --- whether kept verdicts are still right ----------------------------------------------------------------------------
 
@@ -185,10 +184,9 @@ class VerdictCache:
 
     def _read_changes_since(self, kind: type[Snapshot | Observations], file: str, digest: str) -> tuple[str, ...]:
         """The changes since a snapshot or observations, in words; that there is none if the file is lost."""
-        try:
+        then = None
+        with contextlib.suppress(*DAMAGE):
             then = from_json(kind, self._folder.read(f"{file}-{digest}.json"))
-        except DAMAGE:
-            then = None
         if then is None or digest_of_data(to_json(then)) != digest:
             return (NOT_RUN_BEFORE,)
         return differences(then, self._present) if isinstance(then, Snapshot) else tuple(self._project.changes_of(then))
@@ -196,11 +194,9 @@ class VerdictCache:
     def _settings_for(self, cell: Cell) -> dict[str, str]:
         """The settings on which the evidence about a cell depends, as texts."""
         settings = self._settings
-        texts = {}
-        for option in options_with(Role.VERDICT):
-            value = getattr(settings, option.field)
-            if option.name not in _APPLIED_LATER and value not in (None, ()):
-                texts[option.name] = option.kind.show(value)
+        options = [option for option in options_with(Role.VERDICT) if option.name not in _APPLIED_LATER]
+        values = [(option, getattr(settings, option.field)) for option in options]
+        texts = {option.name: option.kind.show(value) for option, value in values if value not in (None, ())}
         texts["weights"] = settings.weights_for(cell.recipe) or ""
         return {name: text for name, text in texts.items() if text}
 
@@ -208,10 +204,10 @@ class VerdictCache:
 
     @cached_property
     def _index(self) -> dict[str, list[str]]:
-        """The names of entries by what they are about, the most recently used one first."""
+        """The names of entries by what they are about, which is in the names; the most recently used one first."""
         index: dict[str, list[str]] = {}
         for name in self._folder.files(VERDICT, RECIPES):
-            index.setdefault(_about(name), []).append(name)
+            index.setdefault(name.removeprefix("recipes-").partition("-")[0], []).append(name)
         return index
 
     def _entries(self, about: str) -> Iterator[tuple[str, Entry]]:
@@ -237,33 +233,26 @@ class VerdictCache:
         return listed_shortly([*dict.fromkeys(reasons)]) if reasons else ""
 
     def _keep(
-        self,
-        name: str,
-        source: str,
-        about: str,
-        data: Any,
-        seen: ReadSet,
-        settings: Mapping[str, str] | None = None,
-        model: str = "",
+        self, name: str, about: str, data: Any, seen: ReadSet, settings: Mapping[str, str] | None = None, model: str = ""
     ) -> None:
+        source = about.partition("::")[0]
         if seen.not_kept:
             self._tell(f"the verdicts of {source} are not kept: {seen.not_kept}")
             return
-        snapshot = self._present
         try:
             observations = to_json(self._project.observations(seen))
             entry = Entry(
-                about=about, snapshot=snapshot.digest, seen=digest_of_data(observations), settings=settings or {},
+                about=about, snapshot=self._present.digest, seen=digest_of_data(observations), settings=settings or {},
                 judged=time.time(), model=model, data=data,
             )  # fmt: skip
             name = f"{name}-{entry.snapshot}-{entry.seen}{'' if settings is None else f'-{digest_of_data(settings)[:8]}'}.json"
-            shared = {f"snapshot-{entry.snapshot}.json": to_json(snapshot), f"seen-{entry.seen}.json": observations}
+            shared = {f"snapshot-{entry.snapshot}.json": to_json(self._present), f"seen-{entry.seen}.json": observations}
             for file, content in shared.items():
                 if self._folder.read(file) is None:
                     self._folder.write(file, content)
             self._folder.write(name, {"schema": SCHEMA, **to_json(entry)})
             self._written.add(name)
-            for surplus in self._index.get(_about(name), [])[_MOST_OF_A_CELL:]:
+            for surplus in self._index.get(_short(about), [])[_MOST_OF_A_CELL:]:
                 self._folder.remove(surplus)
         except ChangedError as error:
             self._tell(f"verdicts of {source} are not kept: {error}")
@@ -292,23 +281,16 @@ def is_storable(evidence: CellEvidence) -> bool:
 
 
 def _evidence(entry: Entry, cell: Cell) -> CellEvidence | None:
-    try:
+    with contextlib.suppress(*DAMAGE):
         evidence = CellEvidence.from_json(entry.data)
-        if evidence.cell != cell or not is_storable(evidence) or evidence.as_json() != entry.data:
-            return None
-    except DAMAGE:
-        return None
-    return dataclasses.replace(evidence, cached=True)
+        if evidence.cell == cell and is_storable(evidence) and evidence.as_json() == entry.data:
+            return dataclasses.replace(evidence, cached=True)
+    return None
 
 
 def _errors(evidence: CellEvidence) -> list[str]:
     """The rules that a cell breaks."""
     return sorted({each.rule for each in evidence.findings if each.severity is Severity.ERROR})
-
-
-def _about(name: str) -> str:
-    """The part of an entry's name that says what it is about."""
-    return name.removeprefix("recipes-").partition("-")[0]
 
 
 def _recipe_of(cell: Cell) -> str:

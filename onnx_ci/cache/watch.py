@@ -14,41 +14,33 @@ import re
 import shutil
 import stat
 import sys
+import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from types import FrameType, SimpleNamespace
+from typing import Any, cast
 
-from onnx_ci.cache.packages import recorded_files
+from onnx_ci.cache.packages import names_in, recorded_files
 from onnx_ci.owners import file_of, is_installed, namespace_of, source_of
 from onnx_ci.processes.scratch import is_scratch
 
-ABSENT, FOLDER = "absent", "folder"
+ABSENT, FOLDER, THERE = "absent", "folder", "there"
 _OWN = str(Path(__file__).parents[1]) + os.sep
-_RUNTIMES = f"{_OWN}tools{os.sep}engines{os.sep}"
-"""The code that calls the runtimes of plug-ins, and those that are part of onnx-ci."""
-_SCRATCH = f"{_OWN}processes{os.sep}scratch.py"
-"""The code that lists the folder of temporary files, for those of dead processes."""
 _STANDARD = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120
 _LOOKS_FOR_MODULES = ("<frozen importlib", "<frozen zipimport", f"{_STANDARD}importlib{os.sep}metadata{os.sep}")
 """Code that looks for modules and installed packages. What it finds counts as :class:`Search` and by its version."""
-_METADATA = re.compile(r"\.dist-info(?:/|$)|/__editable__|__path_hook__$")
-"""Files about installed packages, which count by their versions."""
 _KERNEL = ("/proc/", "/sys/", "/dev/")
 """Where the kernel describes the machine and its processes. Files of shared memory lie there, too, and count."""
-_SHARED_MEMORY = "/dev/shm/"  # noqa: S108 (nothing is written there)
-_LOOKS = ("stat", "lstat", "access", "readlink")
+_ABOVE = re.compile(rf"{re.escape(os.sep)}\.\.(?={re.escape(os.sep)}|$)")
+_LOOKS = ("stat", "lstat", "access", "readlink", "statvfs")
 """The functions of :mod:`os` that look for a file; ``exists``, ``isfile``, ``resolve`` and others call them."""
-_OPEN = "open"
-"""That of :mod:`os`, whose event does not tell of the open folder in which a file is opened."""
 _OPENS = frozenset({"open", "open64", "openat", "fopen", "fopen64", "dlopen", "stat", "lstat", "access", "opendir", "mmap"})
 """Functions of C that open files or look for them."""
 _STARTS_PROCESSES = frozenset({"multiprocessing.popen_spawn_posix", "multiprocessing.popen_forkserver"})
 """Modules that are imported before their first use. When they start a process, there is no event."""
-_AT_START = ("sitecustomize", "usercustomize")
 _lstat, _stat, _readlink = os.lstat, os.stat, os.readlink
 
 
@@ -67,7 +59,10 @@ class ReadSet:
     """What a process saw of files that no installer has recorded. Paths are absolute."""
 
     files: Mapping[str, str] = field(default_factory=dict)
-    """Files that were opened, imported or looked for, with their states when that happened first; see :func:`state_of`."""
+    """Files that were opened, imported or looked for, with their states when that happened first; see :func:`state_of`.
+
+    One that was only made, removed or changed, which fails if it is there, or is not, is :data:`THERE` or absent.
+    """
     listed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Folders with their entries, as :func:`entries_of` gives them."""
     searches: tuple[Search, ...] = ()
@@ -94,19 +89,12 @@ def state_of(path: str, describe: Callable[[os.stat_result], str] = _identity) -
 
 
 def entries_of(folder: str) -> tuple[str, ...]:
-    """The entries of a folder: ``a/``, ``a.py``, other files with a null character and their size; none if it is unreadable."""
-    names = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                with contextlib.suppress(OSError):
-                    if entry.is_dir():
-                        names.append(f"{entry.name}/")
-                    else:
-                        names.append(entry.name if entry.name.endswith(".py") else f"{entry.name}\0{entry.stat().st_size}")
-    except (OSError, ValueError):
-        return ()
-    return tuple(sorted(names))
+    """The entries of a folder, each with a null character and its state, where files have a size; none if it is unreadable."""
+    return tuple(f"{name}\0{_state_in_listing(f'{folder}/{name}')}" for name in names_in(folder))
+
+
+def _state_in_listing(path: str) -> str:
+    return state_of(path, lambda status: "" if path.endswith(".py") else str(status.st_size))
 
 
 def watch() -> None:
@@ -116,10 +104,11 @@ def watch() -> None:
     _record.is_watching = True
     _record.recorded = recorded_files(sys.path)
     is_installed(__file__)  # its first call lists folders
-    for name in (*_LOOKS, _OPEN):
+    for name in {*_LOOKS, "open"}.intersection(dir(os)):
         _watch_looks(name)
     sys.addaudithook(_hear)
-    sys.meta_path.insert(0, _Asked)
+    # The first of Python's finders, which finds nothing: no event tells of modules that are missing, or asked for alone.
+    sys.meta_path.insert(0, cast(Any, SimpleNamespace(find_spec=lambda name, *_: _record.asked.add(name))))
 
 
 def seen() -> ReadSet | None:
@@ -128,11 +117,17 @@ def seen() -> ReadSet | None:
         return None
     for path in [*filter(None, map(file_of, list(sys.modules.values()))), *_mapped_files()]:
         if os.path.isabs(path):  # noqa: PTH117 (thousands of modules)
-            _note(path)
-    temporary = {path for path in _record.written if state_of(path) == ABSENT}
+            _record_with(_looked_for, path)
+    states = dict(_record.files)
+    temporary = {path for path in set(_record.written) if state_of(path) == ABSENT == states.get(path, ABSENT)}
+    listed = {
+        folder: tuple(entry for entry in entries if f"{folder}/{entry.partition(chr(0))[0]}" not in temporary)
+        for folder, entries in list(_record.listed.items())
+        if not _lies_in(folder, temporary)
+    }
     return ReadSet(
-        files={path: state for path, state in list(_record.files.items()) if not _lies_in(path, temporary)},
-        listed={path: entries for path, entries in list(_record.listed.items()) if not _lies_in(path, temporary)},
+        files={path: state for path, state in states.items() if not _lies_in(os.path.dirname(path), temporary)},  # noqa: PTH120
+        listed=listed,
         searches=tuple(_searches()),
         not_kept=_record.not_kept,
     )
@@ -147,6 +142,7 @@ class _Record:
         self.files: dict[str, str] = {}
         self.written: set[str] = set()
         """Files and folders that this process has created or replaced."""
+        self.has_links = False  # that it has made; they may be gone when what it saw through them is compared
         self.listed: dict[str, tuple[str, ...]] = {}
         self.asked: set[str] = set()
         self.not_kept = ""
@@ -158,15 +154,6 @@ class _Record:
 
 _record = _Record()
 _here = threading.local()
-
-
-class _Asked:
-    """The first of Python's finders, which finds nothing. No event tells of modules that are missing, or asked for alone."""
-
-    @staticmethod
-    def find_spec(name: str, _path: Any = None, _target: Any = None) -> None:
-        """Note the name of a module."""
-        _record.asked.add(name)
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
@@ -192,10 +179,8 @@ def _watch_looks(name: str) -> None:
 
     @functools.wraps(original)
     def look(path: Any, *args: Any, **options: Any) -> Any:
-        if (folder := options.get("dir_fd")) is not None:
-            _record_with(_looked_for_in, folder, path)
-        elif name != _OPEN:
-            _record_with(_looked_for, path)
+        if (folder := options.get("dir_fd")) is not None or name != "open":  # its event tells all but the open folder
+            _record_with(_looked_for, path, folder)
         return original(path, *args, **options)
 
     setattr(os, name, look)
@@ -207,16 +192,26 @@ def _watch_looks(name: str) -> None:
 # --- files -----------------------------------------------------------------------------------------------------------------
 
 
-def _path_of(path: Any) -> str | None:
-    """The absolute path of a path or of what is open; ``None`` if it has none."""
-    if isinstance(path, int):
-        path = _open_path(path)
-    if path is None:
-        return None
-    try:
-        return os.path.abspath(os.fsdecode(path))  # noqa: PTH100
-    except (OSError, ValueError, TypeError):  # no path, or the current directory is gone
-        return None
+def _path_of(path: Any, folder: int | None = None) -> str | None:
+    """The absolute path of what is open, or of a path, which may be one in an open folder; ``None`` if it has none."""
+    with contextlib.suppress(OSError, ValueError, TypeError):  # no path, or the current directory is gone
+        place = "" if folder in (None, -1) else _open_path(folder)
+        path = _open_path(path) if isinstance(path, int) else os.fsdecode(path)
+        return None if path is None or place is None else _without_dots(os.path.join(place, path))  # noqa: PTH118
+    return None
+
+
+def _without_dots(path: str) -> str:
+    """An absolute path. A ``..`` stays in it after what is no folder, such as a link: only the system knows what is meant."""
+    if os.pardir in path:
+        path = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
+        while up := _ABOVE.search(path):
+            folder = os.path.abspath(path[: up.start()] or os.sep)  # noqa: PTH100
+            if state_of(folder) != FOLDER:
+                return path
+            _note(folder)  # a link may take its place
+            path = os.path.join(os.path.dirname(folder), path[up.end() :].lstrip(os.sep))  # noqa: PTH118, PTH120
+    return os.path.realpath(path) if path.startswith("/proc/") else os.path.abspath(path)  # noqa: PTH100 (what is open)
 
 
 def _open_path(descriptor: int) -> str | None:
@@ -227,26 +222,23 @@ def _open_path(descriptor: int) -> str | None:
     return None
 
 
-def _looked_for(path: Any) -> None:
-    if not isinstance(path, int) and (file := _path_of(path)) is not None:  # what is open was noted when it was opened
-        _note(file)
-
-
-def _looked_for_in(folder: int, path: Any) -> None:
-    if (place := _open_path(folder)) is not None:
-        _looked_for(os.path.join(place, os.fsdecode(path)))  # noqa: PTH118
+def _looked_for(path: Any, folder: int | None = None, *, is_changed: bool = False) -> None:
+    if not isinstance(path, int) and (file := _path_of(path, folder)) is not None:  # what is open was noted when it was opened
+        _note(file, is_changed=is_changed)
 
 
 def _opened(path: Any, mode: Any = None, flags: Any = 0, *_: Any) -> None:
     file = _path_of(path)
+    flags = flags if isinstance(flags, int) else 0
     if file is None:
         return
-    if isinstance(flags, int) and (flags & (os.O_TRUNC | os.O_EXCL) or (flags & os.O_WRONLY and state_of(file) == ABSENT)):
-        _record.written.add(file)
+    if flags & os.O_EXCL and flags & os.O_CREAT:
+        _made(file)
+    elif flags & (os.O_TRUNC | os.O_WRONLY):  # of a folder, if tempfile opens a new file in it
+        if (state := state_of(file)) == ABSENT or (flags & os.O_TRUNC and state != FOLDER):
+            _record.written.add(file)
     # A name without a mode may be that of a file in an open folder, or of a library that is found elsewhere.
-    elif not (isinstance(flags, int) and flags & os.O_WRONLY) and (
-        mode is not None or file == path or state_of(file) != ABSENT
-    ):
+    elif mode is not None or file == path or state_of(file) != ABSENT:
         _note(file)
 
 
@@ -258,30 +250,53 @@ def _connected(database: Any, *_: Any) -> None:
             _looked_for(path)
 
 
-def _note(path: str) -> None:
-    """Note a file, unless it is recorded by an installer, is noted already, or was written here."""
+def _note(path: str, *, is_changed: bool = False) -> None:
+    """Note a file, unless it is recorded by an installer, is noted already, or was written here.
+
+    Of one that is about to be changed, only whether it is there counts, until it is read.
+    """
     record = _record
-    if path in record.recorded or path in record.files or not _counts(path) or _METADATA.search(path):
+    if record.has_links and (real := os.path.realpath(path)) != path:
+        _note(real)
+    if path in record.recorded or record.files.get(path, THERE) != THERE or not _counts(path):
         return
     file = source_of(path)
-    if file not in record.files and file not in record.recorded and file not in record.written:
-        record.files[file] = state_of(file)
+    is_recorded = file in record.recorded or os.path.dirname(file) in record.recorded  # noqa: PTH120
+    if not is_recorded and file not in record.written and record.files.get(file, THERE) == THERE:
+        if is_changed:
+            record.files.setdefault(file, THERE if os.path.lexists(file) else ABSENT)
+        else:
+            record.files[file] = state_of(file)
 
 
 def _counts(path: str) -> bool:
-    """Whether a path leads to a file: not into the kernel, to onnx-ci or its folders for temporary files."""
-    is_kernels = path.startswith(_KERNEL) and not path.startswith(_SHARED_MEMORY)
-    return not (is_kernels or path.startswith(_OWN) or is_scratch(Path(path)))
+    """Whether a path leads to a file: not into the kernel, to onnx-ci, its temporary folders or an editable installation."""
+    is_kernels = path.startswith(_KERNEL) and not path.startswith("/dev/shm/")  # noqa: S108 (nothing is written there)
+    return not (is_kernels or path.startswith(_OWN) or "__editable__" in path or is_scratch(Path(path)))
 
 
-def _created(folder: Any, *_: Any) -> None:
-    if (path := _path_of(folder)) is not None and state_of(path) == ABSENT:
-        _record.written.add(path)
+def _made(path: Any, folder: int | None = None) -> None:
+    """Something is made, which fails if it is there, or the folder is not in which it is made."""
+    if (file := _path_of(path, folder)) is None:
+        return
+    if not next(_files_at_work(), "").startswith(("<frozen importlib", tempfile.__file__)):  # they take names that nothing has
+        _note(os.path.dirname(file))  # noqa: PTH120
+        _note(file, is_changed=True)
+    if state_of(file) == ABSENT:
+        _record.written.add(file)
 
 
-def _renamed(_: Any, to: Any, *__: Any) -> None:
-    if (path := _path_of(to)) is not None:
-        _record.written.add(path)
+def _linked(target: Any, path: Any, *folders: int) -> None:
+    if len(folders) == 2:  # a second name of a file
+        _looked_for(target, folders[0])
+    _made(path, folders[-1])
+    _record.has_links = True
+
+
+def _renamed(path: Any, to: Any, folder: int, to_folder: int) -> None:
+    _looked_for(path, folder)
+    if (new := _path_of(to, to_folder)) is not None:
+        _record.written.add(new)
 
 
 def _listed(path: Any = None, *_: Any) -> None:
@@ -289,7 +304,8 @@ def _listed(path: Any = None, *_: Any) -> None:
     if folder is None or folder in _record.listed or folder in _record.written or not _counts(folder + os.sep):
         return
     caller = next((file for file in _files_at_work() if not _is_standard(file)), "")
-    if not (caller == _SCRATCH or next(_files_at_work(), "").startswith(_LOOKS_FOR_MODULES)):
+    looks_for_dead = caller == f"{_OWN}processes{os.sep}scratch.py"  # processes, which have left temporary folders
+    if not (looks_for_dead or next(_files_at_work(), "").startswith(_LOOKS_FOR_MODULES)):
         _record.listed[folder] = entries_of(folder)
 
 
@@ -325,10 +341,10 @@ def _searches() -> Iterator[Search]:
     for package, members in names.items():
         searched = namespace_of(sys.modules.get(package)).get("__path__", ()) if package else sys.path
         with contextlib.suppress(TypeError):  # what a library calls a path
-            folders = [os.path.abspath(folder) for folder in searched if isinstance(folder, str)]  # noqa: PTH100
+            folders = [path for folder in searched if isinstance(folder, str) and (path := _path_of(folder))]
             others = [each for each in folders if f"{each}/__init__.py" not in _record.recorded and _counts(f"{each}/")]
             if others:
-                always = ("__init__",) if package else _AT_START
+                always = ("__init__",) if package else ("sitecustomize", "usercustomize")
                 yield Search(folders=tuple(dict.fromkeys(others)), names=tuple(sorted({*members, *always})))
 
 
@@ -352,7 +368,8 @@ def _is_library_at_work() -> bool:
 
 def _is_runtime_at_work() -> bool:
     """Whether a plug-in computes what a file computes. The programs that it starts are part of it, and count as files."""
-    return next((file for file in _files_at_work() if file.startswith(_OWN)), "").startswith(_RUNTIMES)
+    runtimes = f"{_OWN}tools{os.sep}engines{os.sep}"
+    return next((file for file in _files_at_work() if file.startswith(_OWN)), "").startswith(runtimes)
 
 
 def _is_standard(file: str) -> bool:
@@ -394,28 +411,26 @@ def _called_from_c(_: Any, name: Any) -> None:
 
 
 def _connects(host: Any, *_: Any) -> None:
-    if isinstance(host, bytes):
-        host = host.decode("utf-8", "replace")
+    host = host.decode("utf-8", "replace") if isinstance(host, bytes) else host
     if isinstance(host, str) and host and not _is_runtime_at_work():
         _record.do_not_keep(f"it connects to {host}")
-
-
-def _socket(_: Any, address: Any) -> None:
-    if isinstance(address, tuple) and address:  # the address of a socket within this machine is a path
-        _connects(address[0])
 
 
 _HANDLERS: Mapping[str, Callable[..., None]] = {
     **dict.fromkeys(("open", "ctypes.dlopen", "onnx_ci.opened"), _opened),
     "sqlite3.connect": _connected,
-    "os.mkdir": _created,
+    "os.mkdir": lambda path, _, folder: _made(path, folder),
+    **dict.fromkeys(("os.symlink", "os.link"), _linked),
+    **dict.fromkeys(("os.remove", "os.rmdir", "os.chmod"), lambda path, *more: _looked_for(path, more[-1], is_changed=True)),
     "os.rename": _renamed,
+    **dict.fromkeys(("os.chdir", "os.listxattr"), _looked_for),
     **dict.fromkeys(("os.listdir", "os.scandir"), _listed),
     "import": _imported,
     "ctypes.dlsym": _called_from_c,
     **dict.fromkeys(("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.startfile"), _started),
     "os.spawn": lambda _, program, *__: _started(program),
     **dict.fromkeys(("os.fork", "os.forkpty"), _forked),
-    "socket.connect": _socket,
+    # The address of a socket within this machine is a path.
+    "socket.connect": lambda _, address: _connects(address[0] if isinstance(address, tuple) and address else None),
     "socket.getaddrinfo": _connects,
 }

@@ -69,6 +69,7 @@ def watch_loading() -> Iterator[set[str]]:
             (torch.nn.Module, "load_state_dict", load_state_dict),
             (torch, "load", load),
             (torch.jit, "load", always("torch.jit.load")),
+            (torch.export, "load", always("torch.export.load")),
             # safetensors maps its files into memory with it, whenever and however it is imported.
             (torch.UntypedStorage, "from_file", always("safetensors")),
             (torch, "from_file", always(None)),

@@ -262,6 +262,17 @@ def _scripted(path: Path, number: int) -> None:
         torch.jit.save(torch.jit.trace(lambda x: x * number, torch.ones(1)), str(path))
 
 
+def _program(path: Path, number: int) -> None:
+    import torch
+
+    class Multiplied(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * number
+
+    with path.open("wb") as file:  # it wants another name
+        torch.export.save(torch.export.export(Multiplied(), (torch.ones(1),)), file)
+
+
 def _floats(path: Path, number: int) -> None:
     import array
 
@@ -331,6 +342,7 @@ def holding(kind: Callable[[Path, int], None], name: str, number: int) -> Step:
 SAFETENSORS = "from safetensors.torch import load_file\nreturn int(load_file({0})['factor'])\n"
 TORCH_MAPPED = "return int(torch.load({0}, mmap=True)['factor'])\n"
 SCRIPTED = "return int(torch.jit.load({0})(torch.ones(1)))\n"
+PROGRAM = "return int(torch.export.load({0}).module()(torch.ones(1)))\n"
 FROM_FILE = "return int(torch.from_file({0}, size=1))\n"
 MAPPED = "import numpy\nreturn int(numpy.memmap({0}, dtype='float32', mode='r')[0])\n"
 DATABASE = """
@@ -587,6 +599,7 @@ _LIBRARIES = [
     _read_elsewhere("a loaded library", _library, LIBRARY, needs="cc"),
     _read_elsewhere("torch.load, mapped,", _torch, TORCH_MAPPED),
     _read_elsewhere("torch.jit.load", _scripted, SCRIPTED),
+    _read_elsewhere("torch.export.load", _program, PROGRAM),
     _read_elsewhere("torch.from_file", _floats, FROM_FILE, recipe=exported, limit=UNSEEN),
     _read_elsewhere("numpy.memmap", _floats, MAPPED, recipe=exported),
     Again(

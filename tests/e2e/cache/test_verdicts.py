@@ -19,7 +19,7 @@ from onnx_ci.baseline.file import HEAD
 from onnx_ci.cache.folder import VERDICT, Folder, LastRun
 from onnx_ci.cache.packages import Packages
 from onnx_ci.cache.verdicts import NOT_RUN_BEFORE, VerdictCache
-from onnx_ci.cache.watch import ReadSet, Search
+from onnx_ci.cache.watch import THERE, ReadSet, Search, entries_of
 from onnx_ci.config.settings import load_settings
 from onnx_ci.results.records import Cell, CellEvidence, Finding, Severity, SkipCause
 from onnx_ci.results.rules import RULES, finding
@@ -674,3 +674,45 @@ def test_beyond_the_limit_the_oldest_verdicts_are_removed(tiny, monkeypatch):
     assert len([*path.glob("snapshot-*")]) == len([*path.glob("seen-*")]) == 1
     assert not any(file.exists() for file in unneeded)
     assert (path / "foreign.txt").exists()
+
+
+def test_above_a_link_is_where_it_leads(tiny, tmp_path):
+    outside = tmp_path / "outside"
+    (outside / "deep").mkdir(parents=True)
+    (outside / "w.bin").touch()
+    (tiny.root / "link").symlink_to("../outside/deep")
+    above = str(tiny.root / "link/..")
+    searches = (Search(folders=(above,), names=("found",)),)
+    seen = tiny.seen("link/../w.bin", "missing/../model.py", listed={above: entries_of(above)}, searches=searches)
+    assert tiny.run(seen) == [NOT_RUN_BEFORE]
+    assert tiny.asked() == ""
+    (outside / "w.bin").write_text("1")
+    (outside / "found.py").touch()
+    (tiny.root / "missing").mkdir()
+    changes = ("link/../w.bin changed", "missing/../model.py is new", "the files in link/.. changed", "link/../found.py is new")
+    assert tiny.asked() == f"{', '.join(changes[:3])} and 1 more"
+    (outside / "w.bin").write_text("")
+    (tiny.root / "missing").rmdir()
+    assert tiny.asked() == " and ".join(changes[2:])
+
+
+def test_of_what_a_recipe_changes_it_counts_that_it_is_there(tiny):
+    lock = tiny.write("logs/lock")
+    seen = dataclasses.replace(tiny.seen(), files={**tiny.seen().files, str(lock): THERE})
+    lock.write_text("changed by the recipe")
+    tiny.run(seen)
+    assert tiny.asked() == ""
+    lock.write_text("changed again")
+    assert tiny.asked() == ""
+    lock.unlink()
+    assert tiny.asked() == "logs/lock is gone"
+
+
+def test_packages_in_a_folder_that_a_recipe_adds_to_the_path_count(tiny):
+    vendor = tiny.write("vendor/one-1.0.dist-info/METADATA").parents[1]
+    search = Search(folders=(str(vendor), *sys.path), names=("lazy",))
+    tiny.run(tiny.seen(searches=(search,)))
+    tiny.write("vendor/data.bin")
+    assert tiny.asked() == ""
+    tiny.write("vendor/two-1.0.dist-info/METADATA")
+    assert tiny.asked() == "vendor/two-1.0.dist-info is new"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import py_compile
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from onnx_ci.cache.watch import ABSENT, FOLDER, ReadSet
+from onnx_ci.cache.watch import ABSENT, FOLDER, THERE, ReadSet, entries_of, state_of
 from onnx_ci.results.json_data import from_json
 
 PARENT = """
@@ -175,6 +176,144 @@ def test_it_sees_a_file_that_is_looked_for(root, code):
 )
 def test_it_sees_a_folder_that_is_listed(root, code):
     assert watched(root, code).listed[str(root / "data")] == ("a.txt\0001",)
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("open('link/../w.bin')", "link/../w.bin"),
+        ("import os; os.stat('./data/../link/../w.bin')", "link/../w.bin"),
+        ("import os; os.path.exists('link/../later.txt')", "link/../later.txt"),
+        ("import os; os.path.exists('missing/../helper.py')", "missing/../helper.py"),
+        ("import os; os.stat('../w.bin', dir_fd=os.open('link', os.O_RDONLY))", "../outside/w.bin"),
+        ("open('data/../helper.py')", "helper.py"),
+        ("import os; open(f'/proc/self/fd/{os.open(\"data\", os.O_RDONLY)}/a.txt')", "data/a.txt"),
+        ("import sys; sys.path.insert(0, 'link/../lib'); import found_there", "link/../lib/found_there.py"),
+        ("import linked", "linked/../w.bin"),
+    ],
+)
+def test_above_a_link_is_where_it_leads(root, code, name):
+    outside = root.parent / "outside"
+    for folder in ("deep", "lib", "package"):
+        (outside / folder).mkdir()
+    (outside / "lib" / "found_there.py").touch()
+    (outside / "package" / "__init__.py").write_text("import os; open(os.path.dirname(__file__) + '/../w.bin')")
+    (root / "link").symlink_to("../outside/deep")
+    (root / "linked").symlink_to("../outside/package")
+    seen = watched(root, code)
+    assert seen.files[f"{root}/{name}".replace("/project/../", "/")] == state_of(f"{root}/{name}")
+
+
+def test_a_folder_above_a_link_that_is_listed_is_where_it_leads(root):
+    (root / "link").symlink_to("../outside")
+    listed = watched(root, "import os; os.listdir('link/..')").listed
+    assert listed == {f"{root}/link/..": entries_of(str(root.parent))}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "os.mkdir('later.txt'); os.rmdir('later.txt')",
+        "os.makedirs('later.txt/deep')",
+        "open('later.txt', 'x').close(); os.remove('later.txt')",
+        "os.close(os.open('later.txt', os.O_CREAT | os.O_EXCL | os.O_WRONLY)); open('later.txt').read()",
+        "pathlib.Path('later.txt').touch(exist_ok=False)",
+        "os.symlink('data', 'later.txt'); os.remove('later.txt')",
+        "os.link('data/a.txt', 'later.txt')",
+        "os.remove('later.txt')",
+        "pathlib.Path('later.txt').unlink(missing_ok=True)",
+        "os.unlink('later.txt', dir_fd=os.open('.', os.O_RDONLY))",
+        "os.rmdir('later.txt')",
+        "os.rename('later.txt', 'data/b.txt')",
+        "os.replace('later.txt', 'data/a.txt')",
+        "os.chmod('later.txt', 0o600)",
+        "os.chdir('later.txt')",
+        "contextlib.chdir('later.txt').__enter__()",
+        "shutil.rmtree('later.txt')",
+        "shutil.move('later.txt', 'data')",
+        "shutil.disk_usage('later.txt')",
+        "os.listxattr('later.txt')",
+    ],
+)
+def test_what_is_made_or_changed_is_looked_for(root, code):
+    code = f"import contextlib, os, pathlib, shutil\nwith contextlib.suppress(OSError):\n    {code}\n"
+    seen = watched(root, code)
+    assert (seen.files[str(root / "later.txt")], seen.not_kept) == (ABSENT, "")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "open('data/a.txt', 'x')",
+        "os.symlink('a', 'data/a.txt')",
+        "os.chmod('data/a.txt', 0o600)",
+        "os.remove('data/a.txt'); os.remove('data/a.txt')",
+        "shutil.rmtree('data'); os.mkdir('data'); open('data/a.txt', 'w')",
+    ],
+)
+def test_of_what_is_only_made_or_changed_it_counts_that_it_is_there(root, code):
+    seen = watched(root, f"import contextlib, os, shutil\nwith contextlib.suppress(OSError):\n    {code}\n")
+    assert seen.files[str(root / "data/a.txt")] == THERE
+
+
+def test_a_file_that_is_changed_and_read_counts_by_content(root):
+    seen = watched(root, "import os; os.chmod('data/a.txt', 0o600); open('data/a.txt').read()")
+    assert seen.files[str(root / "data/a.txt")] == state_of(str(root / "data/a.txt"))
+
+
+def test_a_folder_in_which_nothing_can_be_made_is_looked_for(root):
+    seen = watched(root, "import os, contextlib\nwith contextlib.suppress(OSError):\n    os.mkdir('missing/new')\n")
+    assert seen.files[str(root / "missing")] == ABSENT
+
+
+def test_what_is_read_through_a_link_that_is_gone_again_counts(root):
+    code = """
+    import os, tempfile
+    with tempfile.TemporaryDirectory() as folder:
+        os.symlink(os.path.abspath('data'), f'{folder}/link')
+        open(f'{folder}/link/a.txt').read()
+    """
+    assert names(watched(root, code), root) == {"recipe.py", "data/a.txt"}
+
+
+@pytest.mark.parametrize("temporary", ["NamedTemporaryFile", "TemporaryFile", "TemporaryDirectory"])
+def test_what_lies_beside_temporary_files_counts(root, temporary):
+    seen = watched(root, f"import os, tempfile\nwith tempfile.{temporary}(dir='data'):\n    os.listdir('data')\n")
+    assert seen.listed == {str(root / "data"): ("a.txt\0001",)}
+    assert names(seen, root) == {"recipe.py"}
+
+
+def test_a_folder_is_listed_with_its_links(root):
+    (root / "data" / "folder").mkdir()
+    (root / "data" / "link").symlink_to("a.txt")
+    (root / "data" / "nowhere").symlink_to("missing")
+    (root / "data" / "x.py").write_text("1")
+    entries = {"a.txt\0001", "folder\0folder", "link\0001 → a.txt", "nowhere\0absent → missing", "x.py\0"}
+    assert {*watched(root, "import os; os.listdir('data')").listed[str(root / "data")]} == entries
+
+
+@pytest.mark.parametrize("folder", [".", "vendor"])
+def test_what_no_installer_has_recorded_about_a_package_is_a_file(root, folder):
+    information = root / folder / "unrecorded-1.0.dist-info"
+    information.mkdir(parents=True)
+    (information / "METADATA").write_text("Name: unrecorded\nVersion: 1.0\nSummary: a")
+    code = f"import importlib.metadata as m, sys; sys.path.insert(0, {folder!r})\n"
+    seen = watched(
+        root, f"{code}assert m.metadata('unrecorded')['Summary']; m.distribution('unrecorded').read_text('new.json')\n"
+    )
+    assert names(seen, information) >= {"METADATA", "new.json"}
+    (information / "METADATA").unlink()
+    information.rmdir()
+
+
+def test_what_an_installer_has_recorded_about_a_package_is_no_file(root):
+    code = "import importlib.metadata as m; m.metadata('pytest')['Summary']; m.distribution('pytest').read_text('new.json')\n"
+    assert names(watched(root, code), root) == {"recipe.py"}
+
+
+def test_bytecode_that_is_believed_without_a_look_at_its_source_counts(root):
+    compiled = py_compile.compile(str(root / "helper.py"), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    assert watched(root, "import helper").files.keys() >= {compiled, str(root / "helper.py")}
 
 
 @pytest.mark.parametrize(

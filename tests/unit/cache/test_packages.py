@@ -96,6 +96,16 @@ def test_a_file_that_was_edited_in_place_is_seen(site, how):
     assert name.endswith("net/model.py")
 
 
+def test_metadata_that_were_edited_in_place_are_seen(site):
+    site.install("far")
+    metadata = site.write("far-1.0.dist-info/METADATA", "Summary: a")
+    digest = base64.urlsafe_b64encode(hashlib.sha256(metadata.read_bytes()).digest()).rstrip(b"=").decode()
+    site.write("far-1.0.dist-info/RECORD", f"far-1.0.dist-info/METADATA,sha256={digest},{metadata.stat().st_size}\n")
+    before = site.found()
+    metadata.write_text("Summary: b")
+    assert before.keys() < site.found().keys()
+
+
 def test_a_restored_copy_is_no_edit_and_keeps_none_secret(site):
     site.install("net", model="X = 1\n")
     before = site.found()
