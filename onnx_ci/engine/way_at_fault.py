@@ -22,8 +22,8 @@ _ANOTHER_WAY = (
     "another class. Make both ways compute the same."
 )
 _ANOTHER_NUMBER = (
-    "In an export, {} is {} here, not {}: a size may be no int there, which isinstance() and dicts tell apart. Make the line "
-    "compute the same in an export."
+    "In an export, {} is {} here, not {}: a size may be no int there, which isinstance() and dicts tell apart, and modes "
+    "differ, as torch.is_grad_enabled() does. Make the line compute the same in an export."
 )
 
 

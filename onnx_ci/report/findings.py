@@ -90,7 +90,8 @@ def describe_cause(finding: Finding) -> str:
     if finding.source is None and finding.culprits:
         first, *rest = finding.culprits
         nodes, frozen = _describe_nodes(first), _describe_frozen_line(first, finding.probe)
-        parts += [frozen, nodes] if frozen or not nodes else [f"at fault: {nodes}"]
+        at_fault = "it shows at" if frozen else "at fault:"
+        parts += [frozen, f"{at_fault} {nodes}" if first.nodes or (nodes and not frozen) else nodes]
         others = _describe_others(first, rest)
     sentence = (", ".join(filter(None, parts)) + others).removeprefix(", ")
     return f"{sentence[0].upper()}{sentence[1:]}." if sentence else ""

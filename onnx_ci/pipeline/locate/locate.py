@@ -75,8 +75,8 @@ _BY_BATCH = (
 _ABOUT_SIZES = ("baked-shape", "static-axis")
 _FROZEN = ("baked-shape", "baked-value")
 _OTHER_SIDE = (
-    "After this line, the code goes another way than on the example, and the file has only the example's: compute the same on "
-    "both ways, or use torch.where or torch.cond."
+    "Not tried: decide by tensors, not by an exception, compute both ways, and choose with torch.where. After this line, the "
+    "code goes another way than on the example, and the file has only the example's."
 )
 _NOT_HANDED_ON = (
     "Not tried: give dynamic_axes to torch.onnx.export in the export function. The file computes no size at all, as if the "
@@ -87,7 +87,7 @@ _SOME_SIZES = " If only some sizes are meant, declare them in dynamic_sizes."
 _ONE_SIDE = "The file has only the side of the branch that the example takes: use torch.where"
 _OTHER_SHAPE = (
     "The file has only the side of the branch that the example takes, and torch.where and torch.cond need two sides of one "
-    "shape: do without the branch, as x[:, :n] and a pad by (-x.shape[1]) % n change nothing where nothing is to do."
+    "shape: give both one shape, as a pad by (-x.shape[1]) % n, which is 0 where nothing is to do, and choose between them."
 )
 _ROUNDS = "The file does it as often as the example does: compute on whole tensors instead of in a loop"
 _ALSO = {
