@@ -54,10 +54,12 @@ def with_way_at_fault(findings: Sequence[Finding], model: RecipeModel, export: C
 
 
 def _suspect(finding: Finding) -> SourceLine | None:
-    """The line at which the file is wrong on the example itself, of which nothing can be frozen; ``None`` if it is not."""
+    """The line at which the file is wrong on the example itself, of which nothing can be frozen, unless it is explained."""
     first = next(iter(finding.culprits), None)
     is_error = finding.severity is Severity.ERROR and finding.rule in OF_VALUES and finding.probe == EXAMPLE
-    return first.source if is_error and first is not None and first.frozen is None else None
+    if not is_error or first is None or first.frozen is not None or "asks" in finding.details:
+        return None
+    return first.source
 
 
 def _is_at(step: Step, line: SourceLine) -> bool:

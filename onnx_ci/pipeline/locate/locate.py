@@ -517,4 +517,5 @@ def _with_question(finding: Finding, question: ExportQuestion) -> Finding:
         culprits = (Culprit(nodes=nodes, operators=(question.function,), module=question.module, source=question.source),)
         steps = tuple(dataclasses.replace(each, source=question.source) if each.is_culprit else each for each in steps)
     remedy = _ON_FAST_PATH if question.function == FAST_PATH else _ASKED.format(question.function)
-    return dataclasses.replace(finding, culprits=culprits, steps=steps, remedy=remedy)
+    details = {**finding.details, "asks": question.function}
+    return dataclasses.replace(finding, culprits=culprits, steps=steps, remedy=remedy, details=details)

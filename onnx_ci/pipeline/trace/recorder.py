@@ -284,7 +284,7 @@ class Recorder:
         result = self._called(func, name, args, kwargs)
         if isinstance(result, torch.Tensor):
             is_constant = is_repeatable(name) and not tensor_leaves((args, kwargs))
-            return self._answered(Kind.CONSTANT, result, place, function) if is_constant else result
+            return self._constant(result, place, function) if is_constant else result
         if type(result) in (tuple, list) and result and all(isinstance(each, torch.Tensor) for each in result):
             return result[: self._answered(Kind.COUNT, len(result), place, function)]
         return result
@@ -312,7 +312,13 @@ class Recorder:
             return leaf
         with self._own_work():
             self._note(FunctionCall(None, (), {}, self._described(leaf), place=place))
-        return self._answered(Kind.CONSTANT, leaf, place)
+        return self._constant(leaf, place)
+
+    def _constant(self, tensor: torch.Tensor, place: Place, function: str = "") -> torch.Tensor:
+        answer: torch.Tensor = self._answered(Kind.CONSTANT, tensor, place, function)
+        with self._own_work():
+            self._position(answer)  # it is not asked about again
+        return answer
 
     def _answered(self, kind: Kind, value: Any, place: Place, function: str = "") -> Any:
         return value if self._answers is None else self._answers(Received(kind, value, function, place))
