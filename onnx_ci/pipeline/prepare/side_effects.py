@@ -225,8 +225,9 @@ def _is_another_later(copies: Copies, others: Sequence[torch.Tensor] | None, own
     """Whether any of several runs of one copy returns something else, the first being one on larger values."""
     fresh = copies.fresh()
     calls = [with_inputs(fresh) for _ in range(_LATER_RUNS)]
-    with contextlib.suppress(PrepareError):
-        run(with_inputs(fresh, [each * _LARGER if each.is_floating_point() else each for each in others or ()]))
+    if others is not None:
+        with contextlib.suppress(PrepareError):
+            run(with_inputs(fresh, [each * _LARGER if each.is_floating_point() else each for each in others]))
     with contextlib.suppress(PrepareError):
         return any(differ(run(call, seed=OTHER_SEED), own) for call in calls)
     return False

@@ -229,6 +229,21 @@ class Scratch(nn.Module):
         return x + self.room.mean()
 
 
+class TakesOnlyOnes(Scratch):
+    """Rejects any other input, so that nothing else can run before."""
+
+    def forward(self, x):
+        assert (x == 1).all()
+        return super().forward(x)
+
+
+def test_a_model_that_takes_no_other_input_may_write_to_what_it_keeps():
+    names = {"input_names": ["x"], "output_names": ["y"]}
+    recipe = onnx_ci.recipe(name="net", **names)(lambda: (TakesOnlyOnes(), (torch.ones(5, 8),)))
+    (result,) = onnx_ci.run([recipe], opsets="18", exporters="torchscript").cells
+    assert "internal-error" not in rules(result)
+
+
 @pytest.mark.parametrize("model", [EverySoOften, Decays])
 def test_state_that_matters_in_a_later_run_only_is_found(model):
     (found,) = (each for each in errors(judged(model)) if each.rule == "impure-model")
