@@ -157,8 +157,8 @@ def source_of(file: str) -> str:
     """The source of a compiled module that Python or pytest keeps and compares with it; other files are their own source."""
     if not file.endswith(".pyc"):
         return file
-    with contextlib.suppress(OSError):
-        if Path(file).read_bytes()[4:8] == b"\1\0\0\0":  # the flags of one that is not compared
+    with contextlib.suppress(OSError), Path(file).open("rb") as compiled:
+        if compiled.read(8)[4:] == b"\1\0\0\0":  # the flags of one that is not compared
             return file
     if by_pytest := _COMPILED_BY_PYTEST.fullmatch(file):
         return f"{by_pytest['folder']}{by_pytest['module']}.py"

@@ -92,7 +92,7 @@ class Project:
         ignored = re.compile("|".join(map(_as_pattern, settings.cache_ignore)) or r"(?!)", re.DOTALL)
         for name in _tracked_by_git(root):
             folder, _, file = name.rpartition("/")
-            is_used = name.endswith((".py", ".pyc")) and file != _FOR_ALL  # Python writes bytecode anew, be it tracked or not
+            is_used = name.endswith((".py", ".pyc")) and file != _FOR_ALL  # Python rewrites bytecode, even if git tracks it
             is_accepted = (folder or ".") == baselines and is_baseline(Path(root, name))  # compared outside the cache
             if not (is_used or is_accepted or name in own or ignored.match(name)):
                 named.add(name)

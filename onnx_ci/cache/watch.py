@@ -202,7 +202,7 @@ def _path_of(path: Any, folder: int | None = None) -> str | None:
 
 
 def _without_dots(path: str) -> str:
-    """An absolute path. A ``..`` stays in it after what is no folder, such as a link: only the system knows what is meant."""
+    """An absolute path. A ``..`` after a link stays in it, because only the system knows where that leads."""
     if os.pardir in path:
         path = os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
         while up := _ABOVE.search(path):

@@ -1,8 +1,7 @@
 """At which line an export goes another way than the model does by itself, or leaves another number, which the file then has.
 
 Code can ask whether a size is an ``int``, look it up in a dict, or ask what its export function has set. Nothing can imitate
-all that, so the model is exported once more, and the lines that run, with the numbers that they leave, are compared with a
-usual run.
+all that, so the model is exported once more, and its lines, with the numbers that they leave, are compared with a usual run.
 """
 
 from __future__ import annotations
@@ -41,12 +40,14 @@ def with_way_at_fault(findings: Sequence[Finding], model: RecipeModel, export: C
     others = _other_numbers(again, exporting.steps)
 
     def with_way(finding: Finding, line: SourceLine) -> Finding:
-        if (left := _where_left(usual, line, in_export)) is not None:
-            source, remedy = left[0], _ANOTHER_WAY.format(left[1].line)
-        elif (other := _number_at_fault(usual, line, others)) is not None:
-            source, remedy = other
-        else:
+        places = [each.source and (each.source.file, each.source.line) for each in usual]
+        if (line.file, line.line) not in places:
             return finding
+        end = places.index((line.file, line.line))
+        changed = _where_left(usual, end, in_export) or _number_at_fault(usual, end, line.text, others)
+        if changed is None:
+            return finding
+        source, remedy = changed
         culprit = replace(finding.culprits[0], nodes=(), operators=(), source=source)
         return replace(finding, culprits=(culprit,), steps=(), remedy=remedy)
 
@@ -62,26 +63,19 @@ def _suspect(finding: Finding) -> SourceLine | None:
     return first.source
 
 
-def _is_at(step: Step, line: SourceLine) -> bool:
-    return step.source is not None and (step.source.file, step.source.line) == (line.file, line.line)
-
-
-def _where_left(steps: Sequence[Step], line: SourceLine, in_export: set[object]) -> tuple[SourceLine, SourceLine] | None:
-    """The last line that an export runs, too, and the next one, which it does not: of a line and of what that calls."""
-    for number, step in enumerate(steps):
-        if _is_at(step, line):
-            called = range(number - step.calls, number + 1)
-            first = next((each for each in called if steps[each].place not in in_export), None)
-            before = (each.source for each in reversed(steps[:first]) if each.place in in_export)
-            last, missed = next(before, None), None if first is None else steps[first].source
-            return (last, missed) if last is not None and missed is not None else None
-    return None
+def _where_left(steps: Sequence[Step], end: int, in_export: set[object]) -> tuple[SourceLine, str] | None:
+    """The last line that an export runs, too, before one that it does not: of a step and of what that calls; with a remedy."""
+    called = range(end - steps[end].calls, end + 1)
+    first = next((each for each in called if steps[each].place not in in_export), None)
+    before = (each.source for each in reversed(steps[:first]) if each.place in in_export)
+    last, missed = next(before, None), None if first is None else steps[first].source
+    return (last, _ANOTHER_WAY.format(missed.line)) if last is not None and missed is not None else None
 
 
 def _other_numbers(steps: Sequence[Step], in_export: Sequence[Step]) -> dict[tuple[object, str], tuple[str, str]]:
     """By place and name, a number that lines leave in a usual run, but never in an export, and one that they leave there."""
     exported = {(step.place, name, value) for step in in_export for name, value in step.left.items()}
-    others = {(place, name): value for place, name, value in exported}
+    others = {(step.place, name): value for step in in_export for name, value in step.left.items()}
     usual = ((step.place, name, value) for step in steps for name, value in step.left.items())
     return {
         (place, name): (others[place, name], value)
@@ -91,13 +85,10 @@ def _other_numbers(steps: Sequence[Step], in_export: Sequence[Step]) -> dict[tup
 
 
 def _number_at_fault(
-    steps: Sequence[Step], line: SourceLine, others: Mapping[tuple[object, str], tuple[str, str]]
+    steps: Sequence[Step], end: int, text: str, others: Mapping[tuple[object, str], tuple[str, str]]
 ) -> tuple[SourceLine, str] | None:
-    """Where the numbers begin to be others in an export that a line uses, each used or returned by the next; with a remedy."""
-    end = next((number for number, step in enumerate(steps) if _is_at(step, line)), None)
-    if end is None:
-        return None
-    found, text, called = None, line.text, end - steps[end].calls
+    """The line from which on an export gets other numbers, of those that lead to a step with a ``text``; with a remedy."""
+    found, called = None, end - steps[end].calls
     for number in reversed(range(end)):
         step = steps[number]
         for name, value in step.left.items():

@@ -142,7 +142,7 @@ def choose_cells(scopes: Iterable[RecipeScope], settings: Settings) -> CellChoic
     choices = [_cells_of(scope, settings) for scope in scopes if has_tag(scope, settings)]
     return CellChoice(
         cells=tuple(cell for choice in choices for cell in choice.cells),
-        # Of a recipe that is not selected, nobody has asked for any cell.
+        # Nobody has asked for the cells of a recipe of which none is selected.
         exclusions=tuple(each for choice in choices if choice.cells or settings.select is None for each in choice.exclusions),
     )
 

@@ -90,8 +90,8 @@ def describe_cause(finding: Finding) -> str:
     if finding.source is None and finding.culprits:
         first, *rest = finding.culprits
         nodes, frozen = _describe_nodes(first), _describe_frozen_line(first, finding.probe)
-        at_fault = "it shows at" if frozen else "at fault:"
-        parts += [frozen, f"{at_fault} {nodes}" if first.nodes or (nodes and not frozen) else nodes]
+        shown = f"which shows at {nodes}" if first.nodes else nodes
+        parts += [frozen, shown] if frozen or not nodes else [f"at fault: {nodes}"]
         others = _describe_others(first, rest)
     sentence = (", ".join(filter(None, parts)) + others).removeprefix(", ")
     return f"{sentence[0].upper()}{sentence[1:]}." if sentence else ""

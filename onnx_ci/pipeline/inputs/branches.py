@@ -1,8 +1,8 @@
 """The branches of a model on sizes and values, whose example side the exporters freeze, and inputs for the other side.
 
 A branch depends on the input if what it compares differs between probes. If all of them take the same side, the other one is
-sought, from the first input that gets to the branch: `a and b` and nested branches decide more than the example shows. What the
-model rejects there is no input; what it accepts is a probe like any other.
+sought, from the first input that gets to the branch: `a and b` and nested branches decide more than the example shows. Inputs
+that the model rejects do not count; those that it accepts are probes like any other.
 """
 
 from __future__ import annotations
@@ -43,6 +43,14 @@ class Branches:
     """Branches whose other side no probe takes."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    inputs: Inputs
+    sizes: Mapping[str, int]
+    """Of the variables of the axes."""
+    observation: Observation
+
+
 class BranchFinder:
     """Finds inputs for both sides of those branches of a model that depend on its input."""
 
@@ -58,8 +66,8 @@ class BranchFinder:
         self._prober, self._axes, self._example = prober, axes, prober.example.inputs
         self._sizes = axes.sizes_in(self._example)
         self._tracer, self._on_example = tracer, on_example
-        self._runs: list[tuple[Inputs, Observation]] = []
-        """What the model decides on the inputs of probes, the example first."""
+        self._runs: list[_Run] = []
+        """What the model decides on probes, the example first."""
         self._observed: dict[str, Observation] = {}
         """What the model decides on a probe, by its name."""
         self._questions: set[object] = set()
@@ -100,22 +108,28 @@ class BranchFinder:
 
     def _is_single(self, inputs: Inputs) -> bool:
         """Whether an axis has size 1 that has another on the example."""
-        return any(size == 1 != self._sizes[name] for name, size in self._axes.sizes_in(inputs).items())
+        return any(size == 1 != self._sizes.get(name) for name, size in self._axes.sizes_in(inputs).items())
 
     def _one_side_only(self, probes: Sequence[Probe], *, search: bool, only_usual: bool = False) -> Branches:
         telling = self._telling(probes[1:])
-        self._runs = [(self._example, self._on_example), *map(self._run, telling.values())]
+        self._runs = []
+        self._note(self._example, self._on_example)
+        for probe in telling.values():
+            self._note(probe.inputs, self._observation(probe))
         if not self._one_sided():
             return Branches()  # as in most models: nothing that is decided depends on the input
         for probe in probes[1:]:
             if probe.name not in telling and self._one_sided():
-                self._runs.append(self._run(probe))
+                self._note(probe.inputs, self._observation(probe))
         return self._other_sides(search=search, only_usual=only_usual)
 
-    def _run(self, probe: Probe) -> tuple[Inputs, Observation]:
+    def _note(self, inputs: Inputs, observation: Observation) -> None:
+        self._runs.append(_Run(inputs=inputs, sizes=self._axes.sizes_in(inputs), observation=observation))
+
+    def _observation(self, probe: Probe) -> Observation:
         if probe.name not in self._observed:
             self._observed[probe.name] = observed(self._tracer.trace(probe.inputs))
-        return probe.inputs, self._observed[probe.name]
+        return self._observed[probe.name]
 
     def _telling(self, probes: Sequence[Probe]) -> Mapping[str, Probe]:
         """Probes, by name, with the largest other size of each axis and, unless only sizes matter, other values of inputs."""
@@ -143,22 +157,23 @@ class BranchFinder:
         return self._condition(place).is_check and not any(is_caught(frame.code, frame.offset) for frame in place.frames)
 
     def _decisions(self, place: Place) -> list[Decision]:
-        return [decision for _, observation in self._runs for decision in observation.decisions.get(place, ())]
+        return [decision for run in self._runs for decision in run.observation.decisions.get(place, ())]
 
     def _one_sided(self) -> list[Place]:
         """The places that may depend on the input, and at which all probes take the same side."""
-        places = dict.fromkeys(place for _, observation in self._runs for place in observation.decisions)
+        places = dict.fromkeys(place for run in self._runs for place in run.observation.decisions)
         one_sided = (place for place in places if len({decision.outcome for decision in self._decisions(place)}) == 1)
         return [place for place in one_sided if self._may_depend_on_input(place) and not self._is_check(place)]
 
     def _may_depend_on_input(self, place: Place) -> bool:
         """Whether what is compared at a place differs between two probes, or too few get there to know."""
-        there = [(inputs, each.decisions[place]) for inputs, each in self._runs if place in each.decisions]
-        pairs = (pair for _, decisions in there[1:] for pair in zip(there[0][1], decisions, strict=False))
-        if len(there) == 1 or any(left.comparison != right.comparison for left, right in pairs):
+        first, *others = there = [run for run in self._runs if place in run.observation.decisions]
+        decisions = (run.observation.decisions[place] for run in others)
+        pairs = (pair for each in decisions for pair in zip(first.observation.decisions[place], each, strict=False))
+        if not others or any(left.comparison != right.comparison for left, right in pairs):
             return True
-        sizes, sizes_there = ([self._axes.sizes_in(inputs) for inputs, _ in runs] for runs in (self._runs, there))
-        return any(len({each[name] for each in sizes}) > len({each[name] for each in sizes_there}) == 1 for name in self._sizes)
+        sizes = [({run.sizes.get(name) for run in there}, {run.sizes.get(name) for run in self._runs}) for name in self._sizes]
+        return any(len(those_there) == 1 < len(all_of_them) for those_there, all_of_them in sizes)
 
     def _other_sides(self, *, search: bool, only_usual: bool) -> Branches:
         """For each branch at which all probes take the same side, a probe of the other one, if the search finds it."""
@@ -189,8 +204,8 @@ class BranchFinder:
         decision, is_impossible = self._decisions(place)[0], False
         degenerate: tuple[Probe, Observation] | None = None
         repeats, compared = decision.by_sizes and bool(decision.comparison.period), {decision.comparison}
-        inputs, observed_there = next(run for run in self._runs if place in run[1].decisions)
-        for attempt in search.attempts(place, self._directions(inputs), observed_there) if search else ():
+        first = next(run for run in self._runs if place in run.observation.decisions)
+        for attempt in search.attempts(place, self._directions(first.inputs), first.observation) if search else ():
             changed = [*zip(attempt.inputs, self._example, strict=True)]
             is_empty = any(not new.numel() and old.numel() for new, old in changed)
             if is_empty and (repeats or not decision.by_sizes):
@@ -205,7 +220,7 @@ class BranchFinder:
                 probe = self._prober.probe(name, attempt.inputs, quick=True) if is_legal or degenerate is None else None
                 if probe is not None and (is_empty or probe.reference.is_comparable):
                     if is_legal:
-                        self._runs.append((probe.inputs, observation))
+                        self._note(probe.inputs, observation)
                         return probe
                     # On zeros, both sides often compute the same: the search goes on.
                     degenerate = replace(probe, legality=InputStatus.DEGENERATE), observation
@@ -215,7 +230,7 @@ class BranchFinder:
                     break  # the sizes that would take it lead elsewhere
         if degenerate is not None:
             probe, observation = degenerate
-            self._runs.append((probe.inputs, observation))
+            self._note(probe.inputs, observation)
             return probe
         compared |= {each.comparison for each in self._decisions(place)}
         # What comes before can leave no other remainder, and what it guards may not depend on the input.

@@ -236,7 +236,7 @@ def test_a_line_that_uses_a_tensor_made_out_of_sight_is_named(model):
 
 
 class KeepsTensors(nn.Module):
-    """Its tables are the same on each input, so they are to blame for nothing, and are no weights either."""
+    """Its tables are not weights, and are the same on every input, so nothing is their fault."""
 
     def __init__(self):
         super().__init__()
