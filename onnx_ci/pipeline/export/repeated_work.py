@@ -1,13 +1,9 @@
 """What torch does again for each export with dynamo although the result is always the same, done once.
 
-For each export, torch builds a registry of the functions that translate operators, and a table of those that decompose them. A
-recipe may change both: with ``custom_translation_table``, or by registering functions with torchlib or operators with torch. So
-torch still builds both for each export, from what is registered then. Only what these cannot change is done once:
-
-- reading the source and the signatures of torchlib's own functions, which takes more than half of the time of a small export.
-  Functions of anybody else are read each time.
-- making the composite operators of C++ known to Python, once in a search for composite operators. torch does it again for each
-  of about thirty namespaces, which takes a third of a small export.
+For each export, torch builds a registry of the functions that translate operators. A recipe may change it: with
+``custom_translation_table``, or by registering functions with torchlib. So torch still builds it for each export, from what is
+registered then. Only reading the source and the signatures of torchlib's own functions, which takes more than half of the time
+of a small export, is done once. Functions of anybody else are read each time.
 
 The files are the same, byte by byte. The names that are replaced are private to torch and onnxscript. A version that lacks one
 does that work again. Outside of an export nothing is replaced, so neither recipes nor other users of torch see it.
@@ -20,7 +16,6 @@ import functools
 import importlib
 import logging
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 _TORCHLIB = ("onnxscript.function_libs.torch_lib.", "torch.onnx._internal.exporter._torchlib.")
@@ -71,7 +66,7 @@ def read_torchlib() -> None:
 def _replacements() -> tuple[_Replacement, ...]:
     """What this version of torch and onnxscript has of the repetitions."""
     replacements: list[_Replacement] = []
-    for of_repetition in (_sources, _signatures, _operators_of_cpp):
+    for of_repetition in (_sources, _signatures):
         with contextlib.suppress(Exception):
             replacements += of_repetition()
     return tuple(replacements)
@@ -112,30 +107,3 @@ def _once_for_torchlib(read: Callable[..., Any]) -> Callable[..., Any]:
         return results[key][1]
 
     return read_once
-
-
-def _operators_of_cpp() -> Iterator[_Replacement]:
-    """The composite operators of C++, which torch.export makes known to Python before it looks through a namespace."""
-    utils = importlib.import_module("torch._export.utils")
-    collect, make_known = utils._collect_all_valid_cia_ops, utils._materialize_cpp_cia_ops
-    are_known = ContextVar("are_known", default=False)
-
-    @functools.wraps(make_known)
-    def make_known_once() -> None:
-        if not are_known.get():
-            make_known()
-
-    @functools.wraps(collect)
-    def collect_once() -> Any:
-        make_known()
-        token = are_known.set(True)
-        try:
-            return collect()
-        finally:
-            are_known.reset(token)
-
-    yield _Replacement(utils, make_known.__name__, make_known, make_known_once)
-    yield _Replacement(utils, collect.__name__, collect, collect_once)
-    for name in ("torch.export.decomp_utils", "torch.export.exported_program"):
-        with contextlib.suppress(ImportError):
-            yield _Replacement(importlib.import_module(name), collect.__name__, collect, collect_once)

@@ -119,10 +119,6 @@ def test_an_operator_that_is_registered_with_torch_counts(export):
 REPLACED = [
     ("onnxscript._internal.values:TracedOnnxFunction", "function_ir"),
     ("torch.onnx._internal.exporter._schemas", "op_signature_from_function"),
-    ("torch._export.utils", "_materialize_cpp_cia_ops"),
-    ("torch._export.utils", "_collect_all_valid_cia_ops"),
-    ("torch.export.decomp_utils", "_collect_all_valid_cia_ops"),
-    ("torch.export.exported_program", "_collect_all_valid_cia_ops"),
 ]
 """With the tested version of torch. If another one fails here, its exports are correct, and slower."""
 
@@ -169,7 +165,6 @@ def test_what_is_replaced_during_an_export_stays(monkeypatch):
 
 def test_a_version_without_these_names_exports_the_same(export, monkeypatch):
     plain = export(torch.relu)
-    monkeypatch.delattr("torch._export.utils._collect_all_valid_cia_ops")
     parsed = vars(TracedOnnxFunction)["function_ir"]
     cached = functools.cached_property(parsed.fget)
     cached.__set_name__(TracedOnnxFunction, "_function_ir_of_later")
@@ -213,21 +208,6 @@ def test_functions_of_a_project_are_read_each_time(parsed):
     with done_once():
         assert [function.function_ir.domain, function.function_ir.domain] == ["project", "project"]
     assert parsed == [negative, negative]
-
-
-def test_operators_of_cpp_become_known_once_in_a_search(export, monkeypatch):
-    from torch._export import utils
-
-    asked = []
-    ask = torch._C._dispatch_get_registrations_for_dispatch_key
-    monkeypatch.setattr(torch._C, "_dispatch_get_registrations_for_dispatch_key", lambda *key: asked.append(key) or ask(*key))
-    utils._collect_all_valid_cia_ops()
-    assert len(asked) > 10  # torch's own way
-    asked.clear()
-    with done_once():
-        found = utils._collect_all_valid_cia_ops()
-    assert len(asked) == 1
-    assert found == utils._collect_all_valid_cia_ops()
 
 
 @pytest.mark.parametrize("in_export", [False, True])
