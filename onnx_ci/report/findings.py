@@ -104,7 +104,7 @@ def _describe_frozen_line(culprit: Culprit, probe: str | None) -> str:
     if frozen.kind is FrozenKind.WRITE:
         return "the file does without this line"
     subject = "the condition" if frozen.kind is FrozenKind.CONDITION else "the line"
-    return f"{subject} {_describe_difference(frozen, culprit.source, 'here' if probe is None else f'on {probe!r}')}"
+    return f"{subject} {_describe_difference(frozen, culprit.source, 'on other inputs' if probe is None else f'on {probe!r}')}"
 
 
 def code_of(finding: Finding, directory: Path | None) -> list[str]:
@@ -205,7 +205,7 @@ def _describe_difference(frozen: Frozen, source: SourceLine | None, here: str) -
         number, on_example = (", ".join(f"{each:g}" for each in numbers) for numbers in (frozen.here, frozen.on_example))
         return f"uses {number} {here} and {on_example} on the example"
     if frozen.kind is FrozenKind.CONSTANT:
-        return f"makes another tensor {here} than on the example"
+        return f"makes other values {here} than on the example"
     times_here, times_there = sum(frozen.here), sum(frozen.on_example)
     if frozen.kind is FrozenKind.CONDITION and not _IS_PLAIN_CONDITION.match("" if source is None else source.text):
         return f"decides otherwise {here} than on the example"

@@ -38,7 +38,7 @@ from onnx_ci.pipeline.model.tensors import Outputs, are_near
 from onnx_ci.pipeline.reference.reference import proportional_reference
 from onnx_ci.pipeline.trace.received import Kind, Received, received
 from onnx_ci.pipeline.trace.recorder import Recorder
-from onnx_ci.pipeline.trace.trace import FunctionCall, Role, Trace
+from onnx_ci.pipeline.trace.trace import FunctionCall, Role, Trace, leaves_in
 from onnx_ci.pipeline.trace.tracked_numbers import reported_functions, tracked_conversions
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import Culprit, Frozen, FrozenKind, SourceLine
@@ -50,6 +50,8 @@ _NEAR = 1e-3
 """How far two outputs may be apart whose noise is not known, as a share of the largest element."""
 _MOST_NUMBERS = 4
 """How many numbers of a line a message shows."""
+_READ = (Kind.DECISION, Kind.NUMBER, Kind.COUNT)
+"""What exporters write down as it is on the example."""
 
 
 class _Key(NamedTuple):
@@ -101,10 +103,11 @@ class Line:
             return Frozen(kind=FrozenKind.CONDITION, here=(float(value),), on_example=(float(on_example),))
         if kind is Kind.COUNT:
             return Frozen(kind=FrozenKind.TENSORS, here=(value,), on_example=(on_example,))
-        if kind is Kind.CONSTANT or (kind is Kind.NUMBER and not _is_number(value)):
+        numbers, others = leaves_in(value), leaves_in(on_example)
+        if kind is Kind.CONSTANT or not all(map(_is_number, numbers)):
             return Frozen(kind=FrozenKind.CONSTANT, here=(), on_example=())
-        pairs = [(value, on_example)] if kind is Kind.NUMBER else [*zip(value, on_example, strict=False)]
-        different = [(float(a), float(b)) for a, b in pairs if a != b][:_MOST_NUMBERS]
+        pairs = [each for each in zip(numbers, others, strict=False) if not _is_equal(*each)]
+        different = [(float(a), float(b)) for a, b in pairs or [(len(numbers), len(others))]][:_MOST_NUMBERS]
         return Frozen(kind=FrozenKind.NUMBER, here=tuple(a for a, _ in different), on_example=tuple(b for _, b in different))
 
     @property
@@ -115,15 +118,17 @@ class Line:
 
 
 def differences(trace: Trace, example: Trace) -> list[Line]:
-    """The lines that get something else in a run than on the example, and those that write into tensors, in their order."""
+    """The lines that get something else in a run than on the example, and those that write into tensors, in their order.
+
+    Lines that only the example reaches come last, and get nothing ``here``.
+    """
     lines: dict[_Key, Line] = {}
-    for each in received(trace):
-        if each.place.frames:
-            new = Line(key=_key(each), function=each.function, module=each.place.module)
-            lines.setdefault(new.key, new).here.append(each.value)
-    for each in received(example):
-        if (line := lines.get(_key(each))) is not None:
-            line.on_example.append(each.value)
+    for recorded in (trace, example):
+        for each in received(recorded):
+            if each.place.frames:
+                new = Line(key=_key(each), function=each.function, module=each.place.module)
+                line = lines.setdefault(new.key, new)
+                (line.here if recorded is trace else line.on_example).append(each.value)
     return [each for each in lines.values() if each.key.kind is Kind.WRITE or each.differs]
 
 
@@ -185,6 +190,8 @@ class Replay:
     """By output, the line that explains its shape in the file, where its values have another fault, too."""
     _lines_of_shapes: dict[str, tuple[Line, ...]] = field(default_factory=dict)
     """By output, the first lines that explain its shape in the file."""
+    _unreached: Sequence[Line] = ()
+    """Those of the lines that only the example reaches. The run may get there if another line is as on the example."""
     _namespaces: dict[int, dict[str, Any]] = field(default_factory=dict)
     _runs: int = 0
 
@@ -200,7 +207,11 @@ class Replay:
             return {}
         wrong = {*wrong} - self._explained(())
         lines = differences(own, example)
-        suspects = sorted(lines, key=lambda line: (line.key.is_in_torch, line.key.source not in warned, line.key.kind))
+        self._unreached = [line for line in lines if not line.here and line.key.kind in _READ]
+        suspects = sorted(
+            (line for line in lines if line.here),
+            key=lambda line: (line.key.is_in_torch, line.key.source not in warned, line.key.kind),
+        )
         self.suspects = {line.key.source for line in suspects}
         for line in reversed(suspects):
             if line.key.source is not None and line.key.kind is not Kind.WRITE and not line.key.is_in_torch:
@@ -226,7 +237,7 @@ class Replay:
             for line in suspects:
                 of_library.setdefault((line.key.kind, line.key.line), []).append(line)
             yield from (tuple(lines) for lines in of_library.values() if len(lines) > 1)
-            read = tuple(line for line in suspects if line.key.kind in (Kind.DECISION, Kind.NUMBER, Kind.COUNT))
+            read = tuple(line for line in suspects if line.key.kind in _READ)
             yield read if len(read) > 1 else ()
             yield tuple(line for line in suspects if line.key.kind is Kind.WRITE)
             yield from itertools.combinations(suspects[:_MOST_IN_PAIRS], 2)
@@ -242,7 +253,7 @@ class Replay:
     def _explained(self, lines: tuple[Line, ...]) -> set[str]:
         """The outputs that the model computes as the file does, if these lines get what they got on the example."""
         self._runs += 1
-        answers = AsOnExample(lines, self.deadline)
+        answers = AsOnExample((*lines, *self._unreached), self.deadline)
         call, recorder = self._recorder(self.probe.inputs, answers)
         try:
             outputs = self._run(call, recorder)

@@ -432,12 +432,12 @@ class _Functions(TorchFunctionMode):
             return self._recorder.converted(result, name.strip("_"))
         if name in _SIZES:
             return self._recorder.number_of(args[0], result, by_sizes=True)
-        return self._handed_out(result, name, args[0]) if name in _VALUES else result
+        return self._handed_out(self._recorder.read(result, name), args[0]) if name in _VALUES else result
 
-    def _handed_out(self, value: Any, name: str, tensor: torch.Tensor) -> Any:
+    def _handed_out(self, value: Any, tensor: torch.Tensor) -> Any:
         if isinstance(value, list):
-            return [self._handed_out(each, name, tensor) for each in value]
-        return self._recorder.number_of(tensor, self._recorder.read(value, name), by_sizes=False)
+            return [self._handed_out(each, tensor) for each in value]
+        return self._recorder.number_of(tensor, value, by_sizes=False)
 
     def _read_unseen(self, name: str, tensor: torch.Tensor) -> None:
         self._recorder.read_unseen(name, self._recorder.positions_of(tensor))

@@ -193,7 +193,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class NumberRead:
-    """A number that Python has read from a tensor, or made of a size."""
+    """A number that Python has read from a tensor, or made of a size; of several, nested lists."""
 
     value: Any
     function: str

@@ -238,12 +238,12 @@ def test_an_explanation_names_other_versions_where_a_node_is_wrong_on_its_own(ru
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("if x.shape[1] > 24:  # long", "The condition is true here and false on the example."),
-        ("elif mask.any():", "The condition is true here and false on the example."),
-        ("if grid.shape != x.shape:", "The condition decides otherwise here than on the example."),
-        ("if not mask.any():", "The condition decides otherwise here than on the example."),
-        ("if first > 1 and second > 1:", "The condition decides otherwise here than on the example."),
-        ("k = min(k, x.shape[1])", "The condition decides otherwise here than on the example."),
+        ("if x.shape[1] > 24:  # long", "The condition is true on other inputs and false on the example."),
+        ("elif mask.any():", "The condition is true on other inputs and false on the example."),
+        ("if grid.shape != x.shape:", "The condition decides otherwise on other inputs than on the example."),
+        ("if not mask.any():", "The condition decides otherwise on other inputs than on the example."),
+        ("if first > 1 and second > 1:", "The condition decides otherwise on other inputs than on the example."),
+        ("k = min(k, x.shape[1])", "The condition decides otherwise on other inputs than on the example."),
     ],
 )
 def test_a_condition_is_said_to_be_true_only_where_that_is_known(code, words):
@@ -265,7 +265,7 @@ def test_other_lines_that_are_at_fault_are_named_behind_the_first():
     second = replace(first, source=SourceLine(file="net.py", line=9, text="m = len(y)"))
     found = replace(finding("baked-value", "it"), culprits=(first, second), probe="rows=3")
     assert describe_cause(found) == "The line uses 3 on 'rows=3' and 2 on the example, and net.py:9."
-    assert describe_cause(replace(found, probe=None)) == "The line uses 3 here and 2 on the example, and net.py:9."
+    assert describe_cause(replace(found, probe=None)) == "The line uses 3 on other inputs and 2 on the example, and net.py:9."
 
 
 @pytest.mark.parametrize(
