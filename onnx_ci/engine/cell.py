@@ -19,18 +19,19 @@ from pathlib import Path
 
 from onnx_ci.engine.events import Emit, SearchEnded, SearchStarted, to_nobody
 from onnx_ci.engine.evidence import Evidence, Trial
+from onnx_ci.engine.export_at_fault import with_export_at_fault
 from onnx_ci.engine.part_at_fault import with_part_at_fault
 from onnx_ci.engine.pass_at_fault import with_chain, with_pass_at_fault
 from onnx_ci.engine.shared import Shared
 from onnx_ci.engine.way_at_fault import with_way_at_fault
-from onnx_ci.engine.weights import OF_VALUES, disagreements, first_weights, recipes_to_export, wrong_numbers
+from onnx_ci.engine.weights import disagreements, first_weights, recipes_to_export, wrong_numbers
 from onnx_ci.errors import EnvironmentLacksError, describe_exception, disk_error, first_line, open_files_error
 from onnx_ci.matrix.plan import CellTask
 from onnx_ci.onnx_model.files import digests_of, files_in
 from onnx_ci.onnx_model.signature import PROBE_SUFFIX, mark_probe_weights
 from onnx_ci.onnx_model.weightless import skeleton
 from onnx_ci.onnx_model.weights import stored_weights
-from onnx_ci.opsets import CUSTOM, UNOPTIMIZED
+from onnx_ci.opsets import CUSTOM
 from onnx_ci.pipeline.compare.converted import at_precision_of_file
 from onnx_ci.pipeline.compare.runtime_run import save_failing
 from onnx_ci.pipeline.export.export import Artifact, export, file_name, move, remove_kept
@@ -40,6 +41,7 @@ from onnx_ci.pipeline.locate.locate import located
 from onnx_ci.pipeline.model import devices
 from onnx_ci.pipeline.model.call import PrepareError, SkippedByRecipeError
 from onnx_ci.pipeline.model.places import is_in_project
+from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.post_export.apply import apply_pass
 from onnx_ci.pipeline.post_export.shipped_reference import ShippedReference, calibration_feeds
 from onnx_ci.pipeline.prepare.prepare import Prepared, Weights
@@ -262,7 +264,7 @@ class _Cell:
                     seconds=seconds,
                     warned=warned,
                 )
-                for look in (self._on_another_way, self._repaired):
+                for look in (self._on_another_way, self._on_another_export):
                     if is_export and CLOCK.thread_time() + timings["export"] < deadline:
                         findings = look(findings, prepared, shipped)
             of_contract = len(judgement.contract)
@@ -281,26 +283,19 @@ class _Cell:
             again = functools.partial(export, prepared.model, (), self.task.cell, scratch / "again.onnx")
             return with_way_at_fault(findings, prepared.model, again)
 
-    def _repaired(self, findings: Sequence[Finding], prepared: Prepared, shipped: ShippedReference) -> list[Finding]:
-        """The findings; wrong numbers that an option of the exporter makes right have that as their remedy.
+    def _on_another_export(self, findings: Sequence[Finding], prepared: Prepared, shipped: ShippedReference) -> list[Finding]:
+        """The findings; wrong numbers that another export has not, with what makes it right as their remedy."""
+        runtimes = self.context.runtimes_of(self.task)
 
-        Those of frozen lines are not tried: no option brings back what tracing has lost.
-        """
-        wrong = [each for each in findings if each.rule in OF_VALUES and not any(one.frozen for one in each.culprits)]
-        options, recipe = UNOPTIMIZED.get(self.task.cell.exporter, {}), prepared.model.recipe
-        if not wrong or options.items() <= recipe.export_options.items():
-            return [*findings]
-        model = replace(prepared.model, recipe=replace(recipe, export_options={**recipe.export_options, **options}))
-        with scratch_folder() as scratch:
-            path = export(model, (), self.task.cell, scratch / "repaired.onnx").artifact and scratch / "repaired.onnx"
-            again = path and judge(
-                JudgedFile(path=path, complete=path), self.task, shipped, self.context.runtimes_of(self.task), {}
-            )
-        if not again or not again.outputs or broken_rules(again.findings):
-            return [*findings]
-        declared = ", ".join(f"{name}={value}" for name, value in options.items())
-        remedy = f"Declare {declared} in the recipe, with which the file is right."
-        return [replace(each, remedy=remedy) if each in wrong else each for each in findings]
+        def is_right(model: RecipeModel) -> bool:
+            with scratch_folder() as scratch:
+                path = scratch / "again.onnx"
+                if export(model, (), self.task.cell, path).artifact is None:
+                    return False
+                again = judge(JudgedFile(path=path, complete=path), self.task, shipped, runtimes, {})
+            return bool(again.outputs) and not broken_rules(again.findings)
+
+        return with_export_at_fault(findings, prepared.model, self.task.cell.exporter, is_right)
 
     def _is_to_be_located(self, findings: Sequence[Finding]) -> bool:
         """Whether a fault is searched for: one that is not expected, in a single file, on the CPU."""

@@ -31,6 +31,7 @@ from onnx_ci.opsets import OF_TORCH
 from onnx_ci.pipeline.compare.attribution import is_of_other_runtime
 from onnx_ci.pipeline.export.error_lines import line_of_node
 from onnx_ci.pipeline.export.export import export
+from onnx_ci.pipeline.export.exporter_errors import remedy_of_wrong_operator
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.judge import JudgedFile, judge
 from onnx_ci.pipeline.locate.culprits import with_recipe
@@ -46,7 +47,9 @@ from onnx_ci.pipeline.trace.trace import FunctionCall, Ref, Role, Trace, Value, 
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.results.records import Culprit, Finding, Severity
+from onnx_ci.results.rules import REMEDIES
 from onnx_ci.results.verdict import broken_rules
+from onnx_ci.text import listed
 
 _MOST_CALLS = 4
 """A part of more calls says little about where the fault is."""
@@ -85,12 +88,18 @@ def with_part_at_fault(
         calls = next((part.calls for part in in_time if fails(part)), ())
     found = [_culprit(each) for each in calls] or ([] if file is None else _named_nodes(first.message, file))
     culprits = tuple(with_recipe(each, model.recipe) for each in found)
+    names = [name for each in found for name in each.operators]
+    remedy = remedy_of_wrong_operator(names) or REMEDIES["in-part"].format(listed(names))
+
+    def placed(finding: Finding) -> Finding:
+        is_of_values = calls and finding.rule in OF_VALUES
+        return replace(finding, culprits=culprits, remedy=remedy if is_of_values else finding.remedy)
 
     def follows(finding: Finding) -> bool:
         is_of_output = None in (first.output, finding.output) or finding.output == first.output
         return _has_no_place(finding) and is_of_output  # what is wrong later in the same output follows from it
 
-    return [replace(each, culprits=culprits) if follows(each) else each for each in findings]
+    return [placed(each) if follows(each) else each for each in findings]
 
 
 def _alike(finding: Finding) -> frozenset[str]:

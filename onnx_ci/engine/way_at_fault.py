@@ -15,15 +15,7 @@ from onnx_ci.pipeline.inputs.probes import EXAMPLE
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.trace.lines import RETURN, LineRecorder, Step, lines_of
 from onnx_ci.results.records import Finding, Severity, SourceLine
-
-_ANOTHER_WAY = (
-    "In an export, the code goes another way here and does not run line {}: a size may be no int there, and tensors are of "
-    "another class. Make both ways compute the same."
-)
-_ANOTHER_NUMBER = (
-    "In an export, {} is {} here, not {}: a size may be no int there, which isinstance() and dicts tell apart, and modes "
-    "differ, as torch.is_grad_enabled() does. Make the line compute the same in an export."
-)
+from onnx_ci.results.rules import REMEDIES
 
 
 def with_way_at_fault(findings: Sequence[Finding], model: RecipeModel, export: Callable[[], object]) -> list[Finding]:
@@ -69,7 +61,7 @@ def _where_left(steps: Sequence[Step], end: int, in_export: set[object]) -> tupl
     first = next((each for each in called if steps[each].place not in in_export), None)
     before = (each.source for each in reversed(steps[:first]) if each.place in in_export)
     last, missed = next(before, None), None if first is None else steps[first].source
-    return (last, _ANOTHER_WAY.format(missed.line)) if last is not None and missed is not None else None
+    return (last, REMEDIES["another-way"].format(missed.line)) if last is not None and missed is not None else None
 
 
 def _other_numbers(steps: Sequence[Step], in_export: Sequence[Step]) -> dict[tuple[object, str], tuple[str, str]]:
@@ -96,7 +88,7 @@ def _number_at_fault(
             is_used = number >= called if name == RETURN else re.search(rf"(?<![\w.]){re.escape(name)}\b", text)
             if value == usual and is_used and step.source is not None:
                 numbers = (each if each in ("True", "False") else f"{float(each):.6g}" for each in (exported, usual))
-                found = step.source, _ANOTHER_NUMBER.format("what it returns" if name == RETURN else name, *numbers)
+                found = step.source, REMEDIES["another-number"].format("what it returns" if name == RETURN else name, *numbers)
                 text, called = f"{text} {step.source.text}", number - step.calls
                 break
     return found

@@ -14,22 +14,13 @@ from onnx_ci.matrix.plan import CellTask
 from onnx_ci.pipeline.model.call import PrepareError, SkippedByRecipeError
 from onnx_ci.pipeline.prepare.prepare import Prepared, Weights
 from onnx_ci.results.records import Finding, Severity
-from onnx_ci.results.rules import finding
+from onnx_ci.results.rules import REMEDIES, finding
 from onnx_ci.results.verdict import broken_rules
 from onnx_ci.text import listed
 
 OF_VALUES = frozenset({"numeric-drift", "baked-value", "nonfinite-mismatch"})
 _NUMBERS = OF_VALUES | {"runtime-disagreement"}
 """Rules about values, which weights may hide or show."""
-_HIDDEN = (
-    "Both files have the same graph. Either it has a fault that the model's own weights hide, or a runtime is inaccurate for "
-    "values that they do not lead to; training may."
-)
-_SAME_WEIGHTS = (
-    "The export function writes the same weights for two models whose weights differ. It must export the model that it gets; "
-    "if it loads the weights itself, declare weights='trained'."
-)
-_SHOWN = "Both files have the same graph, so look for what depends on the size of the model's own weights."
 
 
 def wrong_numbers(findings: Iterable[Finding]) -> list[str]:
@@ -76,9 +67,11 @@ def disagreements(own: Trial, probed: Trial) -> Iterator[Finding]:
         return f"{f'wrong ({listed(wrong)})' if wrong_numbers(trial.findings) else 'right'}, with a drift of {worst:.3g}"
 
     ignores_model = own.written_weights is not None and own.written_weights == probed.written_weights
+    is_hidden = bool(wrong_numbers(probed.findings))
+    cause = "same-weights" if ignores_model else "hidden-by-weights" if is_hidden else "shown-by-weights"
     yield finding(
         "numeric-drift",
         f"the file with the model's own weights is {described(own)}; the file with probe weights is {described(probed)}",
-        remedy=_SAME_WEIGHTS if ignores_model else _HIDDEN if wrong_numbers(probed.findings) else _SHOWN,
+        remedy=REMEDIES[cause],
         severity=Severity.NOTE,
     )

@@ -19,7 +19,7 @@ from onnx_ci.pipeline.model.tensors import blocks, dtype_name, has_noise, index_
 from onnx_ci.pipeline.reference import runtime_rounding
 from onnx_ci.pipeline.reference.reference import spread
 from onnx_ci.results.records import Finding, OutputDrift, Severity, Similarity
-from onnx_ci.results.rules import FindingFields, finding
+from onnx_ci.results.rules import REMEDIES, FindingFields, finding
 
 NEIGHBOR_SHARE = 0.001
 """The share of 8-bit floats that may be one step off even if rounding changes none of them in the model itself."""
@@ -222,7 +222,7 @@ class _Output:
                 f"{self._where}: {self._unit} in {self.terms.tested} is {drift.noise:.2g}, and the values are only "
                 f"{spread(self.exact):.2g} apart: with a limit of {drift.limit:g}, a constant would pass"
             )
-            findings.append(self._finding("vacuous", message, None, remedy=_TOO_COARSE))
+            findings.append(self._finding("vacuous", message, None, remedy=REMEDIES["too-coarse"]))
         return drift, findings
 
     @property
@@ -347,19 +347,9 @@ class _Output:
                 count = f"{int(mask.sum())} of {mask.numel()} values are NaN or infinite on one side"
                 message = f"{self._where}: {count}, first {values} at {list(index)}"
                 severity = Severity.ERROR if severe else Severity.NOTE
-                remedy = _PUT_ASIDE if bool(own[index].isnan()) else None
+                remedy = REMEDIES["put-nan-aside"] if bool(own[index].isnan()) else None
                 findings.append(self._finding("nonfinite-mismatch", message, severity, remedy=remedy))
         return findings
-
-
-_TOO_COARSE = (
-    "Look for a scale that is too large. If there is none, quantize with a scale for each channel, keep sensitive operators in "
-    "floating point, or give an example whose outputs differ more."
-)
-_PUT_ASIDE = (
-    "Operators that order values, such as Max, ReduceMax, MaxPool, ArgMax and TopK, need not keep NaN in ONNX. Replace NaN "
-    "before them, and put it back where it is meant: torch.where(x.isnan().any(-1), torch.nan, x.nan_to_num().amax(-1))."
-)
 
 
 def _step_number(tensor: torch.Tensor) -> torch.Tensor:

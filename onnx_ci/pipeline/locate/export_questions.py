@@ -72,6 +72,7 @@ class _Run:
     """What a model computes if its first questions are answered as in an export, and the others as usual."""
 
     outputs: Outputs
+    """None if the model fails."""
     questions: int
     """How often it asks."""
     last: ExportQuestion | None
@@ -95,22 +96,25 @@ class QuestionedModel:
     _wrong: dict[int, set[str]] = field(default_factory=dict)
 
     def guilty_questions(
-        self, wrong: Collection[str], outputs_of_file: Callable[[], Sequence[torch.Tensor]]
+        self, wrong: Collection[str], outputs_of_file: Callable[[], Sequence[torch.Tensor]] | None
     ) -> dict[str, ExportQuestion]:
         """For each wrong output, the question whose answer makes the model itself compute that output, if there is one.
 
-        At first, all questions are answered as in an export: the model has to compute what the file does. Then only some
-        are, to find the first question with which an output becomes wrong. The file does not run if the model asks nothing.
+        At first, all questions are answered as in an export: the model has to compute what the file does, if that is given.
+        Then only some are, to find the first question with which an output becomes wrong. The file does not run if the model
+        asks nothing.
         """
         guilty: dict[str, ExportQuestion] = {}
         with contextlib.suppress(_UnknownError):
-            in_export = self._run(sys.maxsize)
-            reference = proportional_reference(in_export.outputs, self.example.reference) if in_export.questions else None
-            if reference is None:
+            in_export, explained = self._run(sys.maxsize), {*wrong}
+            if not in_export.questions:
                 return {}
-            like_in_export = dataclasses.replace(self.probe, reference=reference, refinements=())
-            unexplained = self._wrong_outputs(outputs_of_file(), like_in_export)
-            explained = {*wrong} - unexplained
+            if outputs_of_file is not None:
+                reference = proportional_reference(in_export.outputs, self.example.reference) if in_export.outputs else None
+                if reference is None:
+                    return {}
+                like_in_export = dataclasses.replace(self.probe, reference=reference, refinements=())
+                explained -= self._wrong_outputs(outputs_of_file(), like_in_export)
             for name in explained & (self._wrong_if_answered(sys.maxsize) - self._wrong_if_answered(0)):
                 with contextlib.suppress(_UnknownError):
                     counts = range(1, in_export.questions)
@@ -127,7 +131,8 @@ class QuestionedModel:
 
     def _wrong_if_answered(self, count: int) -> set[str]:
         if count not in self._wrong:
-            self._wrong[count] = self._wrong_outputs(self._run(count).outputs, self.probe)
+            outputs = self._run(count).outputs
+            self._wrong[count] = self._wrong_outputs(outputs, self.probe) if outputs else {*self.outputs}
         return self._wrong[count]
 
     def _wrong_outputs(self, outputs: Sequence[torch.Tensor], probe: Probe) -> set[str]:
@@ -143,11 +148,10 @@ class QuestionedModel:
                 for name, question in _QUESTIONS.get(self.exporter, {}).items():
                     if isinstance(question, FunctionType):
                         stack.enter_context(_answered(question, functools.partial(answers.answer, name)))
-                try:
+                outputs: Outputs = ()
+                with contextlib.suppress(PrepareError):
                     outputs = run(call, seed=self.model.recipe.seed)
-                except PrepareError:
-                    raise _UnknownError from None
-            if len(outputs) != len(self.outputs):
+            if len(outputs) not in (0, len(self.outputs)):
                 raise _UnknownError
             self._runs[count] = _Run(outputs=outputs, questions=answers.questions, last=answers.last)
         return self._runs[count]

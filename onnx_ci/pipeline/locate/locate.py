@@ -37,6 +37,7 @@ from onnx_ci.pipeline.trace.recorder import Tracer
 from onnx_ci.pipeline.trace.trace import Operator
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import AXES_OF_ONE, Culprit, Finding, FrozenKind, Severity, SourceLine
+from onnx_ci.results.rules import REMEDIES
 from onnx_ci.text import listed
 
 _MOST_PROBES = 2
@@ -47,68 +48,10 @@ _MOST_REPLAYED = 4
 _FAILED_NODE = re.compile("Name:'(.+?)'")
 """How ONNX Runtime names the node that cannot run."""
 
-_WRITTEN = (
-    "The line writes into a tensor, which exporters may lose: compute a new one with torch.where, torch.cat or torch.scatter."
-)
-_ASKED = (
-    "The model itself computes this where {}() is true, as in an export, and something else otherwise. Make both ways compute "
-    "the same."
-)
-_ON_FAST_PATH = (
-    "Where torch's encoder takes its fast path, it returns 0 for hidden tokens, and an export never takes it. Let the outputs "
-    "not depend on hidden tokens, y.masked_fill(hidden[..., None], 0.0) after the encoder, or build "
-    "nn.TransformerEncoder(…, enable_nested_tensor=False)."
-)
-_IN_NODE = (
-    "From the values that the line gets, its node computes others: its operator means something else on this input, or it has "
-    "a number of the example. Use other operators of torch, and no Python numbers that depend on the input."
-)
-_IN_LAYER = (
-    "A size is frozen before the layer of torch that the line calls, or by the exporter inside it. In the second case, try "
-    "another opset or exporter, as onnx-ci fix does."
-)
-_WITHOUT_PASSES = "Report it to ONNX Runtime, and switch it off meanwhile: InferenceSession(..., disabled_optimizers=[{}])."
-_BY_BATCH = (
-    "Something calls train() on a normalization while the model runs, so the model uses the statistics of the batch, and the "
-    "file those that were recorded. Call eval(), or compute x.mean(...) and x.var(..., unbiased=False) of the batch in forward."
-)
 _ABOUT_SIZES = ("baked-shape", "static-axis")
 _FROZEN = ("baked-shape", "baked-value")
-_OTHER_SIDE = (
-    "Not tried: decide by tensors, not by an exception, compute both ways, and choose with torch.where. After this line, the "
-    "code goes another way than on the example, and the file has only the example's."
-)
-_NOT_HANDED_ON = (
-    "Not tried: give dynamic_axes to torch.onnx.export in the export function. The file computes no size at all, as if the "
-    "function exported every axis as fixed."
-)
-_LARGER = "The example has size 1 along {}, which torch.export may take for a constant: try a larger one, as onnx-ci fix does. "
-_SOME_SIZES = " If only some sizes are meant, declare them in dynamic_sizes."
-_ONE_SIDE = "The file has only the side of the branch that the example takes: use torch.where"
-_OTHER_SHAPE = (
-    "The file has only the side of the branch that the example takes, and torch.where and torch.cond need two sides of one "
-    "shape: give both one shape, as a pad by (-x.shape[1]) % n, which is 0 where nothing is to do, and choose between them."
-)
-_ROUNDS = "The file does it as often as the example does: compute on whole tensors instead of in a loop"
-_ALSO = {
-    _ONE_SIDE: {"torchscript": "; the dynamo exporter keeps both sides of torch.cond.", "dynamo": " or torch.cond."},
-    _ROUNDS: {"torchscript": ", or script the loop with torch.jit.script."},
-}
-"""How remedies go on, by exporter: each has its own way to keep a branch or a loop."""
-_MADE = (
-    "The file has the tensor of the example: make it of the input's shape, as torch.arange(x.shape[1]) does, without int(), "
-    "numpy, or scripted functions of numbers."
-)
-_REMEDIES = {
-    FrozenKind.WRITE: _WRITTEN,
-    FrozenKind.CONSTANT: _MADE,
-    FrozenKind.CONDITION: _ONE_SIDE,
-    FrozenKind.BRANCH: _ONE_SIDE,
-    FrozenKind.LOOP: _ROUNDS,
-    FrozenKind.TENSORS: "The file has as many of them as the example: compute on the whole tensor instead of on its parts.",
-    FrozenKind.NUMBER: "The file has the number of the example: compute it from tensors and from x.shape, without int(), "
-    "float(), item(), round(), min(), max(), and functions of math and numpy.",
-}
+_OF_TORCH = ("aten.", "prim", "quantized.", "torch")
+"""How operators begin that torch and torchvision translate themselves."""
 
 
 def located(
@@ -164,20 +107,20 @@ def located(
         return causes.get((probe, output)) or of_shape or (of_other if is_likely else ())
 
     places, parting_on = search.places(proven), functools.cache(search.parting)
+    likely_questions = functools.cache(functools.partial(search.questions, explains_file=False))
     twice = _passed_twice(model.signature.input_names, input_tensors(model.pristine)) if exporter == "dynamo" else ()
     ones = _taken_for_one(model.signature, probes, {each.probe for each in search.errors}) if exporter == "dynamo" else []
 
     def with_remedy(finding: Finding) -> Finding:
         remedy = _remedy(finding, exporter, model)
         if twice and finding.rule == "baked-value":
-            passed = listed(map(repr, twice))
-            remedy = f"The args pass one tensor as {passed}, which torch.export takes as one input: pass x.clone()."
+            remedy = REMEDIES["passed-twice"].format(listed(map(repr, twice)))
         is_number = any(each.frozen is not None and each.frozen.kind is FrozenKind.NUMBER for each in finding.culprits)
         if exporter == CUSTOM and finding.rule in _ABOUT_SIZES and is_number and "Shape" not in signature.operators:
-            remedy = _NOT_HANDED_ON
+            remedy = REMEDIES["not-handed-on"]
         if not ones or finding.rule not in _ABOUT_SIZES:
             return dataclasses.replace(finding, remedy=remedy)
-        first = _LARGER.format(listed(map(repr, ones)))
+        first = REMEDIES["example-of-one"].format(listed(map(repr, ones)))
         return dataclasses.replace(finding, remedy=first + remedy, details={**finding.details, AXES_OF_ONE: ones})
 
     def with_places(finding: Finding) -> Finding:
@@ -193,15 +136,18 @@ def located(
             name = finding.output or finding.details.get("output")
             return with_remedy(dataclasses.replace(finding, culprits=computed or proven_by_output.get(name, ())))
         if passes and _is_of_optimizer(finding):
-            remedy = _WITHOUT_PASSES.format(", ".join(map(repr, passes)))
+            remedy = REMEDIES["optimizer-passes"].format(", ".join(map(repr, passes)))
             return dataclasses.replace(finding, optimizer_passes=passes, remedy=remedy)
         question = questions.get((finding.probe, finding.output))
         if question is None and finding.probe is not None and (lines := proven(finding.probe, finding.output)):
             culprits = tuple(with_recipe(each, model.recipe) for each in lines)
             return with_remedy(dataclasses.replace(finding, culprits=culprits))
+        if question is None and (likely := likely_questions()):  # one that is guilty on an input is likely to be on others
+            first = next(iter(likely.values()))
+            question = likely.get((finding.probe, finding.output), None if finding.probe in places else first)
         if finding.rule in _FROZEN and question is None and (parting := parting_on(finding.probe)) is not None:
-            return dataclasses.replace(finding, culprits=(parting,), remedy=_OTHER_SIDE)
-        if finding.probe in search.failing and finding.output is None:
+            return dataclasses.replace(finding, culprits=(parting,), remedy=REMEDIES["other-side"])
+        if finding.probe in search.failing and finding.output is None and question is None:
             return with_remedy(dataclasses.replace(finding, culprits=(search.failing[finding.probe],)))
         replay = search.replays.get(finding.probe)
         frozen = {} if replay is None else replay.differences
@@ -337,8 +283,11 @@ class _Search:
                     )
         return places
 
-    def questions(self) -> dict[tuple[str | None, str | None], ExportQuestion]:
-        """The question whose answer makes an output wrong, by the names of the input and the output."""
+    def questions(self, *, explains_file: bool = True) -> dict[tuple[str | None, str | None], ExportQuestion]:
+        """The question whose answer makes an output wrong, by the names of the input and the output.
+
+        The file computes the same then, unless it only has to be wrong, too, in its own way.
+        """
         questions: dict[tuple[str | None, str | None], ExportQuestion] = {}
         for probe in self._probes[:_MOST_PROBES]:
             with self._noting("what the model asks in an export is not known"):
@@ -351,9 +300,12 @@ class _Search:
                     max_drift=self.max_drift,
                     deadline=self.deadline,
                 )
-                wrong = {name for name in self._wrong_outputs(probe) if name is not None}
-                guilty = model.guilty_questions(wrong, functools.partial(self._outputs, probe))
+                of_probe = self._wrong_outputs(probe)
+                wrong = {name for name in of_probe if name is not None} or {each.name for each in self.signature.outputs}
+                guilty = model.guilty_questions(wrong, functools.partial(self._outputs, probe) if explains_file else None)
                 questions |= {(probe.name, output): question for output, question in guilty.items()}
+                if guilty and None in of_probe:
+                    questions[probe.name, None] = next(iter(guilty.values()))
         return questions
 
     def parting(self, name: str | None) -> Culprit | None:
@@ -449,16 +401,12 @@ def _line_of_axes(name: str, signature: Signature, model: RecipeModel, probes: P
         if len({tuple(len(trace.values[each].shape) for each in operator.results) for trace, operator in pairs}) > 1:
             culprit = Culprit(nodes=(), operators=(), module=first.place.module, source=first.place.source)
             if first.name != "squeeze":
-                return culprit, _OTHER_AXES
+                return culprit, REMEDIES["other-axes"]
             sizes = zip(*(trace.values[operator.operands[0]].shape for trace, operator in pairs), strict=True)
             ones = [] if "dim" in first.arguments else [axis for axis, of_both in enumerate(sizes) if {*of_both} == {1}]
             shown = ones[0] if len(ones) == 1 else tuple(ones)
-            return culprit, _SQUEEZED + (f"Write squeeze({shown}) there." if ones else "Leave it out.")
+            return culprit, REMEDIES["squeezed"].format(f"Write squeeze({shown}) there." if ones else "Leave it out.")
     return None
-
-
-_SQUEEZED = "squeeze() also removes an axis of a size that varies, where that is 1, and a file has one number of axes. "
-_OTHER_AXES = "A file has one number of axes: let the output have as many whatever the sizes of the inputs are."
 
 
 def _passed_twice(input_names: Sequence[str | None], tensors: Sequence[torch.Tensor]) -> tuple[str, ...]:
@@ -490,32 +438,44 @@ def _taken_for_one(signature: CallSignature, probes: Probes, failing: Collection
 def _remedy(finding: Finding, exporter: str, model: RecipeModel) -> str:
     """The remedy that fits the first culprit of a finding about an exporter's file, or that of its rule."""
     first = next((each for each in finding.culprits if each.frozen is not None), None)
+    some_sizes = REMEDIES["some-sizes"] if finding.rule == "baked-shape" else ""
     if first is not None and first.frozen is not None:
-        remedy = _ROUNDS if "range" in first.operators else _REMEDIES[first.frozen.kind]
-        if remedy == _ONE_SIDE and finding.rule == "baked-shape":
-            remedy = _OTHER_SHAPE
-        remedy += _ALSO[remedy].get(exporter, ".") if remedy in _ALSO else ""
-        return remedy + (_SOME_SIZES if finding.rule == "baked-shape" else "")
+        name = _name_of_remedy(first.frozen.kind, first.operators, is_about_shape=finding.rule == "baked-shape")
+        return REMEDIES[name] + REMEDIES.get(f"{name}-{exporter}", "") + some_sizes
     if finding.rule == "baked-shape" and finding.culprits:
         layer = dict(model.pristine.model.named_modules()).get(finding.culprits[0].module)
         if type(layer).__module__.startswith("torch.nn.modules."):  # the culprit is a part of what it computes
-            return _IN_LAYER + _SOME_SIZES
+            return REMEDIES["in-layer"] + some_sizes
     if (known := remedy_of_wrong_operator(name for each in finding.culprits for name in each.operators)) is not None:
         return known
+    if custom := [name for each in finding.culprits[:1] for name in each.operators if not name.startswith(_OF_TORCH)]:
+        return REMEDIES["custom-operator"].format(custom[0])
     if finding.rule == "baked-value" and any(each.nodes for each in finding.culprits):
-        return _IN_NODE
+        return REMEDIES["in-node"]
     if finding.rule == "numeric-drift" and any(each.endswith(".running_mean'") for each in model.changed_by_running):
-        return _BY_BATCH
+        return REMEDIES["batch-statistics"]
     return finding.remedy
+
+
+def _name_of_remedy(kind: FrozenKind, operators: Sequence[str], *, is_about_shape: bool) -> str:
+    if "tolist" in operators:
+        return "frozen-list"
+    if "range" in operators:
+        return "frozen-loop"
+    if kind is FrozenKind.CONSTANT and operators and not operators[0].startswith("torch."):
+        return "frozen-by-numpy"
+    if kind in (FrozenKind.CONDITION, FrozenKind.BRANCH):
+        return "frozen-shape" if is_about_shape else "frozen-condition"
+    return f"frozen-{kind}"
 
 
 def _with_question(finding: Finding, question: ExportQuestion) -> Finding:
     """The finding at the line where the model asks whether it is being exported, or at that where it uses the answer."""
-    culprits, steps = finding.culprits, finding.steps
-    if not culprits or culprits[0].source not in question.lines:
-        nodes = culprits[0].nodes if culprits else ()
-        culprits = (Culprit(nodes=nodes, operators=(question.function,), module=question.module, source=question.source),)
-        steps = tuple(dataclasses.replace(each, source=question.source) if each.is_culprit else each for each in steps)
-    remedy = _ON_FAST_PATH if question.function == FAST_PATH else _ASKED.format(question.function)
+    used = next((each for each in finding.culprits[:1] if each.source in question.lines), None)
+    source, module = (question.source, question.module) if used is None else (used.source, used.module)
+    nodes = finding.culprits[0].nodes if finding.culprits else ()
+    culprits = (Culprit(nodes=nodes, operators=(question.function,), module=module, source=source),)
+    steps = tuple(dataclasses.replace(each, source=source) if each.is_culprit else each for each in finding.steps)
+    remedy = REMEDIES["fast-path"] if question.function == FAST_PATH else REMEDIES["asked"].format(question.function)
     details = {**finding.details, "asks": question.function}
     return dataclasses.replace(finding, culprits=culprits, steps=steps, remedy=remedy, details=details)

@@ -24,7 +24,7 @@ from onnx_ci.pipeline.trace.lines import first_difference, lines_of, lines_that_
 from onnx_ci.pipeline.trace.recorder import Tracer
 from onnx_ci.pipeline.trace.trace import Operator, Role, Trace
 from onnx_ci.results.records import Finding, Severity, SourceLine
-from onnx_ci.results.rules import finding
+from onnx_ci.results.rules import REMEDIES, finding
 from onnx_ci.text import listed_shortly
 
 OTHER_SEED = 1
@@ -84,12 +84,6 @@ class SideEffects:
     """Whether that run returned the same, bit for bit."""
 
 
-_NOT_DRAWN_BY_TORCH = (
-    "No operator of torch draws random numbers, so forward reads something else that changes: random, numpy.random, a clock, a "
-    "global variable. Make an input of it."
-)
-
-
 def find_side_effects(
     copies: Copies, tracer: Tracer, inputs: Sequence[torch.Tensor], own: Outputs, *, training: bool
 ) -> SideEffects:
@@ -135,7 +129,7 @@ def _explained(
         message = "a fresh copy of the model returns different outputs"
         drawn = next(iter(lines_that_draw(tracer.record(copies.fresh())[0])), None)
         steps, of_other = (lines_of(copies.fresh(), seed=seed) for seed in (0, OTHER_SEED))
-        remedy, source = (None, drawn) if drawn else (_NOT_DRAWN_BY_TORCH, first_difference(steps, of_other))
+        remedy, source = (None, drawn) if drawn else (REMEDIES["not-drawn-by-torch"], first_difference(steps, of_other))
         details = {"other_sizes": not same_shapes(again, own)}
         return SideEffects(findings=[finding("nondeterministic", message, remedy=remedy, source=source, details=details)])
     fresh = copies.fresh()
@@ -272,13 +266,6 @@ def _differs(output: torch.Tensor, other: torch.Tensor) -> bool:
     )
 
 
-_MAKE_DISTINCT = (
-    "Sort by keys of which no two are equal. Of integers, keys * n + torch.arange(n) has the order of stable=True, where n is "
-    "keys.shape[-1]; in descending order and for topk, keys * n - torch.arange(n). The exporters do not take stable=True."
-)
-"""What helps, with both exporters of torch 2.13."""
-
-
 def as_of_ties(found: Finding, fresh: Callable[[], Call]) -> Finding:
     """A finding about what a call returns; it says so if that follows the order of equal values, which is undefined."""
     in_orders = []  # compared with each other, because some models compute something else under an intervention
@@ -289,7 +276,7 @@ def as_of_ties(found: Finding, fresh: Callable[[], Call]) -> Finding:
         return found
     cause = "it follows the order of equal values, which torch.sort, argsort and topk leave undefined"
     rule = "numeric-drift" if found.rule == "baked-value" else found.rule
-    return replace(found, rule=rule, message=f"{found.message}; {cause}", remedy=_MAKE_DISTINCT)
+    return replace(found, rule=rule, message=f"{found.message}; {cause}", remedy=REMEDIES["make-distinct"])
 
 
 def lines_that_draw(trace: Trace) -> list[SourceLine]:

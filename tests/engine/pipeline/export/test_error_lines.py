@@ -243,6 +243,24 @@ def test_a_branch_on_a_value_is_named_where_dynamo_refuses_it():
     assert "torch.where" in found.remedy
 
 
+class ByList(torch.nn.Module):
+    def forward(self, x):
+        columns = x[0].abs().argsort().tolist()
+        return x[:, [each - 1 for each in columns]]  # the fault
+
+
+class ByNumpy(torch.nn.Module):
+    def forward(self, x):
+        return x * 2 if x.numpy().max() > 1 else x  # the fault
+
+
+@pytest.mark.parametrize(("model", "remedy"), [(ByList(), "compute with the tensor"), (ByNumpy(), "A graph has no numpy")])
+def test_a_number_that_a_graph_does_not_know_is_no_question_of_branches(model, remedy):
+    found = error_of(model, "dynamo")
+    check_line(found)
+    assert remedy in found.remedy
+
+
 def test_an_exception_that_the_model_handles_is_not_the_cause():
     found = error_of(Fallback(), "dynamo")
     check_line(found)

@@ -96,6 +96,34 @@ def test_of_several_questions_the_one_that_makes_it_wrong_is_named(function, exp
     assert "torch.onnx.is_in_onnx_export() is true" in error.remedy
 
 
+class RoundedInExport(torch.nn.Module):
+    """The file of the remainder differs from the model's, which is wrong there, too: no replay can explain it."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(97, 4)
+
+    def forward(self, user):
+        number = user.float() if torch.onnx.is_in_onnx_export() else user.double()  # the question
+        return self.table(torch.remainder(number, 97).long())
+
+
+def test_a_file_that_is_wrong_in_its_own_way_where_the_model_is_wrong_too_has_the_question():
+    inputs = {"user": onnx_ci.integers(0, 2**40)}
+    recipe = onnx_ci.recipe(
+        lambda: (RoundedInExport(), (torch.tensor([3, 2**20]),)),
+        name="net",
+        input_names=["user"],
+        output_names=["y"],
+        inputs=inputs,
+    )
+    result = run_one(recipe, opsets="17", exporters="torchscript")
+    found = [each for each in result.findings if each.severity is onnx_ci.Severity.ERROR]
+    assert found
+    assert {each.lines[0].text.endswith("# the question") for each in found} == {True}
+    assert {"torch.onnx.is_in_onnx_export() is true" in each.remedy for each in found} == {True}
+
+
 def test_each_output_has_its_own_question():
     def forward(x):
         first = x + 1 if torch.onnx.is_in_onnx_export() else x  # first

@@ -107,7 +107,7 @@ def test_a_condition_of_several_parts_is_no_loop():
     declared = {**SIZES, "dynamic_axes": {"x": {0: "rows", 1: "steps"}, "y": {0: "rows", 1: "steps"}}}
     found = errors(onnx_ci.recipe(lambda: (EndsEarly(), (torch.randn(2, 4, 4),)), name="net", **declared))
     assert {each.culprits[0].frozen.kind for each in found} == {onnx_ci.FrozenKind.CONDITION}
-    assert all("use torch.where" in each.remedy for each in found)
+    assert all("torch.where" in each.remedy for each in found)
 
 
 class PadsOdd(nn.Module):
@@ -115,6 +115,56 @@ class PadsOdd(nn.Module):
         if x.shape[1] % 2 != 0:  # fault
             x = torch.cat([x, x[:, :1]], 1)
         return x.reshape(x.shape[0], -1, 2).exp()
+
+
+class OneAfterTheOther(nn.Module):
+    """The example asks both questions. Without the first one's answer, a long input asks the second for the first time."""
+
+    def forward(self, x):
+        if x.shape[1] > 5:  # fault
+            x = x * 2
+        elif x.shape[1] % 2 == 0:  # fault
+            x = x - 1
+        return x.exp().sum(1)
+
+
+def test_of_conditions_that_follow_each_other_the_one_that_decides_is_named():
+    sizes = {"steps": [3, 8]}
+    found = errors(
+        onnx_ci.recipe(lambda: (OneAfterTheOther(), (torch.randn(2, 3, 4),)), name="net", **SIZES, dynamic_sizes=sizes)
+    )
+    assert {each.culprits[0].frozen.kind for each in found} == {onnx_ci.FrozenKind.CONDITION}
+    assert [text.partition(" ")[0] for each in found for text in marked_lines(each)] == ["if"]
+
+
+class Repaired(nn.Module):
+    def forward(self, x):
+        x = x.log()
+        for row, column in x.isnan().nonzero().tolist():  # fault
+            x[row, column] = -3.0
+        return x.sum(1)
+
+
+class Clean(nn.Module):
+    def forward(self, x):
+        if np.sign(x.numpy()).min() < 0:  # fault
+            x = x.exp()
+        return x * 2
+
+
+@pytest.mark.parametrize(
+    ("model", "remedy"),
+    [
+        (Repaired, "compute with the tensor, not with a list of its numbers"),
+        (Clean, "compute it with functions of torch"),
+    ],
+)
+def test_numbers_that_leave_torch_together_are_one_cause(model, remedy):
+    found = errors(onnx_ci.recipe(lambda: (model(), (torch.rand(3, 4),)), name="net", **ROWS))
+    assert found
+    for each in found:
+        assert [text.endswith("# fault") for text in marked_lines(each)] == [True], each
+        assert remedy in each.remedy
 
 
 def test_sides_of_different_shapes_are_not_for_where():

@@ -1,0 +1,71 @@
+"""What makes an export right that is wrong: an option of the exporter, or leaving out a symbolic of the project."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from types import CodeType
+from typing import Any
+
+import torch
+
+from onnx_ci.engine.weights import OF_VALUES
+from onnx_ci.opsets import UNOPTIMIZED
+from onnx_ci.pipeline.model.places import is_in_project, source_line
+from onnx_ci.pipeline.model.recipe_model import RecipeModel
+from onnx_ci.results.records import Culprit, Finding
+from onnx_ci.results.rules import REMEDIES
+
+
+def with_export_at_fault(
+    findings: Sequence[Finding], model: RecipeModel, exporter: str, is_right: Callable[[RecipeModel], bool]
+) -> list[Finding]:
+    """The findings; wrong numbers that another export has not, with what makes it right as their remedy.
+
+    Those of frozen lines are not tried: nothing brings back what tracing has lost.
+    """
+    wrong = [each for each in findings if each.rule in OF_VALUES and not any(one.frozen for one in each.culprits)]
+    if not wrong:
+        return [*findings]
+    options, declared = UNOPTIMIZED.get(exporter, {}), model.recipe.export_options
+    if not options.items() <= declared.items():
+        unoptimized = replace(model, recipe=replace(model.recipe, export_options={**declared, **options}))
+        if is_right(unoptimized):
+            remedy = REMEDIES["exporter-option"].format(", ".join(f"{name}={value}" for name, value in options.items()))
+            return [replace(each, remedy=remedy) if each in wrong else each for each in findings]
+    for function in _with_symbolic(torch.autograd.Function) if exporter == "torchscript" else ():
+        with _without_symbolic(function):
+            is_cause = is_right(model)
+        if is_cause:
+            code = _symbolic_code(function)
+            first = min(line for _, _, line in code.co_lines() if line is not None and line > code.co_firstlineno)
+            source = source_line(code.co_filename, first)
+            culprit = Culprit(nodes=(), operators=(f"{function.__name__}.symbolic",), module="", source=source)
+            remedy = REMEDIES["symbolic"].format(function.__name__)
+            return [replace(each, culprits=(culprit,), steps=(), remedy=remedy) if each in wrong else each for each in findings]
+    return [*findings]
+
+
+def _with_symbolic(parent: Any) -> Iterator[Any]:
+    """The project's own functions that tell TorchScript's exporter what to write."""
+    for each in parent.__subclasses__():
+        if "symbolic" in vars(each) and is_in_project(_symbolic_code(each).co_filename):
+            yield each
+        yield from _with_symbolic(each)
+
+
+def _symbolic_code(function: Any) -> CodeType:
+    code: CodeType = inspect.unwrap(function.symbolic).__code__
+    return code
+
+
+@contextlib.contextmanager
+def _without_symbolic(function: Any) -> Iterator[None]:
+    symbolic = vars(function)["symbolic"]
+    del function.symbolic
+    try:
+        yield
+    finally:
+        function.symbolic = symbolic

@@ -1,0 +1,60 @@
+"""What makes an export right is its remedy: an option of the exporter, or leaving out a symbolic."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from toolbox.cells import ROWS, Function, run_one
+
+import onnx_ci
+
+X = torch.tensor([[-1.0, 0.5, 0.25, 2.0], [3.0, -0.5, 0.0, -2.0]])
+
+
+class Shrink(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, limit):
+        return torch.where(x.abs() >= limit, x, torch.zeros_like(x))
+
+    @staticmethod
+    def symbolic(g, x, limit):
+        is_large = g.op("Greater", g.op("Abs", x), limit)  # the fault: GreaterOrEqual
+        return g.op("Where", is_large, x, g.op("Constant", value_t=torch.tensor(0.0)))
+
+
+class ShrinkRight(Shrink):
+    @staticmethod
+    def symbolic(g, x, limit):
+        is_large = g.op("GreaterOrEqual", g.op("Abs", x), limit)
+        return g.op("Where", is_large, x, g.op("Constant", value_t=torch.tensor(0.0)))
+
+
+class Shrunk(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function.apply(x, torch.tensor(0.5)) + 1
+
+
+def judged(model):
+    return run_one(onnx_ci.recipe(lambda: (model, (X,)), name="net", **ROWS), opsets="17", isolation="none", cache="off")
+
+
+def test_a_symbolic_that_says_something_else_than_forward_is_named():
+    result = judged(Shrunk(Shrink))
+    (found,) = (each for each in result.findings if each.severity is onnx_ci.Severity.ERROR)
+    assert found.lines[0].text.endswith("# the fault: GreaterOrEqual")
+    assert "right with what Shrink.forward computes" in found.remedy
+    assert "symbolic" in vars(Shrink)  # it was left out for the try alone
+
+
+def test_a_right_symbolic_passes():
+    assert judged(Shrunk(ShrinkRight)).status is onnx_ci.Status.PASSED
+
+
+@pytest.mark.parametrize(("function", "remedy"), [(lambda x: x.long() >> 1, "rounding_mode='floor'"), (torch.exp, None)])
+def test_an_operator_that_the_exporter_is_known_to_get_wrong_has_its_remedy(function, remedy):
+    found = [each for each in judged(Function(function)).findings if each.severity is onnx_ci.Severity.ERROR]
+    assert [remedy in each.remedy for each in found] == ([True] if remedy else [])
