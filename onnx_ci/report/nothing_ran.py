@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from onnx_ci.config.settings import Settings
 from onnx_ci.errors import did_you_mean
 from onnx_ci.matrix.plan import why_empty
 from onnx_ci.matrix.scope import RecipeScope, choose_cells, nameable
+from onnx_ci.report.causes import describe_cells
 from onnx_ci.report.text import describe_exclusions
 from onnx_ci.text import listed_shortly
 
@@ -45,6 +47,10 @@ def why_nothing_ran(
             meant = next(filter(None, (did_you_mean(tag, tags) for tag in settings.tags)), "")
             return f"no recipe has a tag from --tags={','.join(settings.tags)}{meant}"
     if settings.select is not None:
+        declared = choose_cells(scopes, replace(settings, opsets=None, exporters=None)).cells
+        if declared and (asked := [f"--{name}" for name in ("opsets", "exporters") if getattr(settings, name) is not None]):
+            has = f"{declared[0].recipe} has cells {describe_cells(declared)}"
+            return f"{' and '.join(asked)} left out every cell of --select={','.join(settings.select)}: {has}"
         names = nameable(scopes, settings)
         meant = next(filter(None, (did_you_mean(glob, names) for glob in settings.select)), "")
         return f"no cell matches --select={','.join(settings.select)}{meant}; onnx-ci list shows the cells' ids"

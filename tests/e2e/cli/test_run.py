@@ -223,6 +223,16 @@ def test_what_was_asked_for_and_is_not_there_is_an_error_beside_what_is_there(pr
         assert cli("matrix", "--opsets=13", *arguments).returncode == 2
 
 
+def test_a_cell_that_is_selected_and_left_out_by_another_flag_is_no_typo(project, cli):
+    project.recipes(RIGHT.replace("recipe(", "recipe(opsets='17', "))
+    done = cli("list", "--opsets=20", "--select=right::*")
+    assert done.returncode == 5
+    assert (
+        done.stderr
+        == "onnx-ci: no cells: --opsets left out every cell of --select=right::*: right has cells at opset 17 on cpu\n"
+    )
+
+
 MANUAL = RIGHT.replace("recipe(", "recipe(manual='needs 8 GiB', tags=['big'], ").replace("def right", "def big")
 
 
