@@ -564,7 +564,7 @@ def test_a_model_of_which_no_layer_shows_proves_nothing_whatever_type_its_output
 
     result = run_one(onnx_ci.recipe(name="layer", input_names=["x"])(lambda: (Layer(), (torch.randn(3, 4),))), opsets=opset)
     assert rules(result) == broken
-    assert not broken or "1 of 1 modules have no measurable effect on the outputs: 'linear'" in result.findings[0].message
+    assert not broken or "1 of 1 modules has no measurable effect on the outputs: 'linear'" in result.findings[0].message
 
 
 def test_the_usual_remedy_for_a_size_of_the_example_advises_against_the_loop_that_froze_it():

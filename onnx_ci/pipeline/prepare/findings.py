@@ -231,7 +231,7 @@ def not_recorded(trace: Trace) -> Iterator[Finding]:
             lines.setdefault(read.place.source, read.function)
     for source, function in lines.items():
         message = f"numbers of the inputs leave torch by {function}, and what is decided by them is not seen"
-        remedy = "No action is needed if they decide nothing. Decide by tensors: x.abs().max() > 700, not by arrays and texts."
+        remedy = "No action is needed if they decide nothing. Decide by tensors: x.abs().max() > 3, not by arrays and texts."
         yield finding("untaken-branch", message, severity=Severity.NOTE, remedy=remedy, source=source)
 
 
@@ -309,7 +309,8 @@ def of_observability(observability: Observability) -> Iterator[Finding]:
     if not hidden:
         return
     named = ", ".join(map(repr, hidden[:3])) + (" and more" if len(hidden) > 3 else "")
-    message = f"{len(hidden)} of {len(hidden) + len(visible)} modules have no measurable effect on the outputs: {named}"
+    has = "has" if len(hidden) == 1 else "have"
+    message = f"{len(hidden)} of {len(hidden) + len(visible)} modules {has} no measurable effect on the outputs: {named}"
     if visible:
         yield finding("vacuous", message, severity=Severity.NOTE, remedy="An error in such a module cannot be detected.")
     else:
