@@ -1,4 +1,4 @@
-"""Which operators an ONNX file uses, and which opset and release of onnx knows them. Does not import torch."""
+"""Which operators an ONNX file uses, and which opset knows them. Does not import torch."""
 
 from __future__ import annotations
 
@@ -53,24 +53,6 @@ def operators_of(model: ModelProto) -> list[OperatorUse]:
             is_function=is_function,
         )
     return sorted(uses.values())
-
-
-def least_release(model: ModelProto) -> str | None:
-    """The first release of onnx that knows the IR version and the standard operator sets of a file; ``None`` if none does."""
-    imports = [*model.opset_import, *(each for function in model.functions for each in function.opset_import)]
-    needed = dict.fromkeys(range(1, 4), 0)
-    needed[1] = model.ir_version
-    for opset in imports:
-        if (column := _COLUMNS.get(_canonical(opset.domain))) is not None:
-            needed[column] = max(needed[column], opset.version)
-    for release, *versions in onnx.helper.VERSION_TABLE:
-        if all(int(versions[column - 1]) >= least for column, least in needed.items()):
-            return str(release)
-    return None
-
-
-_COLUMNS = {"": 2, "ai.onnx.ml": 3}
-"""The columns of domains in onnx's table of releases; the first two have the release and the IR version."""
 
 
 def _canonical(domain: str) -> str:

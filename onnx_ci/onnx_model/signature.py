@@ -19,7 +19,7 @@ from onnx_ci.errors import first_line, working_directory
 from onnx_ci.onnx_model.contents import Contents
 from onnx_ci.results.json_data import shortened
 from onnx_ci.results.records import Finding, Severity
-from onnx_ci.results.rules import RULES, finding
+from onnx_ci.results.rules import REMEDIES, RULES, finding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,15 +130,9 @@ def _name_of_two_values(graph: onnx.GraphProto) -> Finding | None:
             if name in roles and (name in taken or name in writers):
                 other = writers.get(name, node.op_type)
                 message = f"the {roles[name]} {name!r} has the same name as what a {other} node computes"
-                return finding("name-mismatch", message, remedy=_OTHER_NAME)
+                return finding("name-mismatch", message, remedy=REMEDIES["other-name"])
             writers[name] = node.op_type
     return None
-
-
-_OTHER_NAME = (
-    "Give it another name, in input_names or output_names: dynamo names what a node computes after the operator, and does not "
-    "see that the name is taken."
-)
 
 
 def _problem_of_tensor(tensor: onnx.TensorProto) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 from onnx_ci.pipeline.compare.runtime_run import RuntimeRun, is_of_runtime_alone
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.results.records import Finding, Severity
-from onnx_ci.results.rules import finding
+from onnx_ci.results.rules import REMEDIES, finding
 from onnx_ci.text import listed_shortly
 
 
@@ -52,7 +52,7 @@ def int8_overflow(wrong: Finding) -> Finding:
     """The warning that a file is right, except where sums of int8 products overflow."""
     cause = "sums of int8 products overflow in onnxruntime on this processor, which has no VNNI"
     message = f"{cause}; without that the file is right: {wrong.message}"
-    return _of_runtime(wrong, message, Severity.WARNING, wrong.details, remedy=_WITHOUT_OVERFLOW)
+    return _of_runtime(wrong, message, Severity.WARNING, wrong.details, remedy=REMEDIES["without-overflow"])
 
 
 def _of_runtime(
@@ -69,12 +69,6 @@ def _of_runtime(
         drift=wrong.drift,
         details={**details, "breaks": wrong.rule},
     )
-
-
-_WITHOUT_OVERFLOW = (
-    "Quantize with reduce_range=True or weight_type=QuantType.QUInt8; or set the session option session.x64quantprecision to 1 "
-    "where the file runs on such a processor."
-)
 
 
 def hidden_faults(run: RuntimeRun) -> list[Finding]:

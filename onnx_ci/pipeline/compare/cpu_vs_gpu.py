@@ -22,7 +22,7 @@ from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.reference.reference import unit_in_last_place
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.results.records import CpuVsGpu, Finding, OutputDrift, Severity
-from onnx_ci.results.rules import finding
+from onnx_ci.results.rules import REMEDIES, finding
 
 
 def compute_cpu_vs_gpu(
@@ -88,10 +88,6 @@ def deviating_sides(errors: Mapping[str, float], limit: float, unit: float) -> t
 
 _TF32_SHARE = 32 * TF32_EPS
 """The largest error, relative to the largest value, that is attributed to TensorFloat-32 in several layers."""
-_TF32_REMEDY = (
-    "A possible cause is TF32, which onnx-ci disables: check whether the model or NVIDIA_TF32_OVERRIDE enables it. If "
-    "production runs with it, declare tf32=True. Otherwise look for an operator that the GPU's kernels compute differently."
-)
 
 
 def explain_drift_on_gpu(
@@ -109,7 +105,7 @@ def explain_drift_on_gpu(
             compared, drift = by_output.get(fault.output), drifts.get((fault.output, str(fault.probe)))
             message, remedy, details = fault.message, fault.remedy, dict(fault.details)
             if not tf32 and _may_be_tf32(drift, compared):
-                message, remedy, details["causes"] = f"{message}; TF32 causes errors of this size", _TF32_REMEDY, ["TF32"]
+                message, remedy, details["causes"] = f"{message}; TF32 causes errors of this size", REMEDIES["tf32"], ["TF32"]
             if compared is not None and compared.apart:
                 message, details["apart"] = f"{message}; {compared.verdict}", list(compared.apart)
             fault = dataclasses.replace(fault, message=message, remedy=remedy, details=details)

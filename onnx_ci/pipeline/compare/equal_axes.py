@@ -12,15 +12,11 @@ from onnx_ci.onnx_model.signature import Signature
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.model.recipe_model import CallSignature
 from onnx_ci.results.records import Finding, Severity
-from onnx_ci.results.rules import finding
+from onnx_ci.results.rules import REMEDIES, finding
 from onnx_ci.text import listed
 
 EQUAL_AXES = "equal_axes"
 """The detail of a finding that names the axes. Its cause is known, so no line is searched for."""
-
-_NAME_OR_LEAVE = (
-    "If they always are, give them one name in dynamic_shapes or dynamic_axes; if one is always 1, do not declare it."
-)
 
 _Axis = tuple[str, int]
 """The name of an input, and the position of an axis."""
@@ -49,7 +45,7 @@ def with_equal_axes(
         for each in reversed(errors):
             equal = _describe_axes(axes_of[each.probe])
             message = f"the exporter has taken {equal} to be equal, and the model also takes {each.probe!r}"
-            notes[axes_of[each.probe]] = finding("size-relation", message, remedy=_NAME_OR_LEAVE)
+            notes[axes_of[each.probe]] = finding("size-relation", message, remedy=REMEDIES["equal-axes"].format(equal))
         return (*(each for each in findings if not axes_of.get(each.probe)), *reversed(notes.values()))
     return tuple(_with_remedy(each, axes_of[each.probe]) if each in errors else each for each in findings)
 
@@ -70,8 +66,5 @@ def _describe_axes(axes: Iterable[_Axis]) -> str:
 
 
 def _with_remedy(error: Finding, axes: Sequence[_Axis]) -> Finding:
-    remedy = (
-        f"The exporter has taken {_describe_axes(axes)} to be equal. If they always are, give them one name in dynamic_shapes "
-        "or dynamic_axes. If one of them is always 1, do not declare it dynamic."
-    )
+    remedy = REMEDIES["equal-axes"].format(_describe_axes(axes))
     return dataclasses.replace(error, remedy=remedy, details={**error.details, EQUAL_AXES: [*map(list, axes)]})

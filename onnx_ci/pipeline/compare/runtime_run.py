@@ -29,13 +29,8 @@ from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime
 from onnx_ci.pipeline.run.runtime import BrokenRuntimeError, Runtime, Session
 from onnx_ci.processes.capture import timed
 from onnx_ci.results.records import Finding, OutputDrift, Severity
-from onnx_ci.results.rules import RULES, finding
+from onnx_ci.results.rules import REMEDIES, RULES, finding
 from onnx_ci.text import count, listed, listed_shortly
-
-_NOT_IMPLEMENTED = (
-    "The runtime lacks that operator at this opset, or for these data types on this device, such as bfloat16 on a CPU: export "
-    "another data type, judge the recipe where it will run (devices='cuda'), or try another opset, as onnx-ci fix does."
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +95,9 @@ class FileRun:
             self.findings.append(self._fault(fault))
         findings = self.findings
         if self.model.recipe.run_files is not None:  # each file may be judged by itself
+            alone = REMEDIES["each-file-alone"]
             findings = [
-                dataclasses.replace(each, remedy=_EACH_ALONE) if each.severity is Severity.ERROR and each.probe else each
+                dataclasses.replace(each, remedy=alone) if each.severity is Severity.ERROR and each.probe else each
                 for each in findings
             ]
         return RuntimeRun(
@@ -127,7 +123,7 @@ class FileRun:
                 raise
             reason = _describe_error(error).replace(str(path), "the file")  # its path differs each time
             message, details = f"{self.runtime.name} cannot load the file: {reason}", {"runtime": self.runtime.name}
-            remedy = _NOT_IMPLEMENTED if "NOT_IMPLEMENTED" in reason else remedy_of_type(reason)
+            remedy = REMEDIES["not-implemented"] if "NOT_IMPLEMENTED" in reason else remedy_of_type(reason)
             self.findings.append(finding("load-error", message, details=details, remedy=remedy))
             return None
         if session.provider != self.device.partition(":")[0]:
@@ -166,7 +162,7 @@ class FileRun:
         if self.clipped:
             clipping = next(iter(self.clipped.values()))
             message = f"differences on {listed(self.clipped)} are not errors, because of what is clipped there: {clipping}"
-            self.findings.append(finding("vacuous", message, severity=Severity.NOTE, remedy=_UNCALIBRATED))
+            self.findings.append(finding("vacuous", message, severity=Severity.NOTE, remedy=REMEDIES["uncalibrated"]))
 
     def _run_probe(self, session: Session, probe: Probe) -> tuple[list[torch.Tensor] | None, list[list[Sample]]]:
         """The outputs on a probe, ``None`` if the file fails; and for a random model, samples of the outputs of more runs."""
@@ -240,16 +236,8 @@ def is_of_runtime_alone(fault: Finding) -> bool:
 
 
 _CONFORMANCE = "pytest --onnx-runtime={} shows what the plug-in gets wrong, on small files."
-_EACH_ALONE = (
-    "Look at what run_files hands from one file to the next: names, their order, positions, masks. A recipe for each file says "
-    "whether that file is right by itself, and if not, at which line it goes wrong."
-)
 _ALIKE = 4.0
 """How many times as far off as on the example a file may be that is imprecise everywhere."""
-_UNCALIBRATED = (
-    'No action is needed if the file was calibrated on other inputs. To compare on those, give some: inputs="FILES.npz" in the '
-    "recipe, or --inputs."
-)
 _NO_KERNEL = "The provider has no kernel for them at this opset or data type; another opset may help, or other operators."
 
 

@@ -20,7 +20,7 @@ from onnx_ci.pipeline.model.call import Call, default_values, wrapper_without_co
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.tensors import dtype_name
 from onnx_ci.results.records import Cell, Finding, Severity
-from onnx_ci.results.rules import finding
+from onnx_ci.results.rules import REMEDIES, finding
 from onnx_ci.text import count, listed
 
 
@@ -141,19 +141,13 @@ def _remedy_of_name(dim: str | None, axis: str, model: RecipeModel) -> str | Non
     return _ONE_NAME if is_declared else None
 
 
-_FEWER_OUTPUTS = (
-    "Return tensors from forward, in a flat tuple; torch's exporters drop everything else. If the exporter is right to leave "
-    "outputs out, choose those that it keeps: onnx_ci.adapt(model, outputs=NAMES_OR_FUNCTION)."
-)
-
-
 def _count_mismatch(
     role: str, in_graph: Sequence[str], tensors: Sequence[torch.Tensor], names: Sequence[str | None], call: Call
 ) -> Finding:
     graph = f"the graph has {count(len(in_graph), role)} ({', '.join(in_graph) or 'none'})"
     if role == "output":
         message = f"the model returns {count(len(tensors), 'tensor')}, but {graph}"
-        return finding("output-mismatch", message, remedy=_FEWER_OUTPUTS if len(in_graph) < len(tensors) else None)
+        return finding("output-mismatch", message, remedy=REMEDIES["fewer-outputs"] if len(in_graph) < len(tensors) else None)
     message = f"the model takes {count(len(tensors), 'tensor')}, but {graph}"
     if len(in_graph) > len(tensors):
         return _invented_input(message, default_values(call))
@@ -218,16 +212,17 @@ def compare_execution(
             details: dict[str, Any] = {"axis": axis, "size": dim}
             of_output: str | None = value.name
             if dim == declared and label is not None:
-                rule, remedy = "static-axis", _FIXED_BY_EXPORTER
+                rule, remedy = "static-axis", REMEDIES["fixed-by-exporter"]
                 message = f"{where} is declared dynamic as {label!r}, and has size {size} on {probe.name!r}, but "
                 message += f"the graph declares {dim}"
             else:
                 name = f"{dim!r}, which is {declared}" if isinstance(dim, str) else str(dim)
                 message = f"{where} is declared as {name}, but has size {size} on {probe.name!r}"
-                remedy = _UNDECLARED
+                remedy = REMEDIES["undeclared-axis"]
                 if isinstance(dim, str):
                     sizes_in_model = {each.reference.own[position].shape[axis : axis + 1] for each in probes}
-                    remedy = _MISNAMED if len(sizes_in_model) == 1 and dim != label else _NAME.format(axis, value.name)
+                    is_misnamed = len(sizes_in_model) == 1 and dim != label
+                    remedy = REMEDIES["misnamed-axis"] if is_misnamed else _NAME.format(axis, value.name)
                 rule, of_output = "shape-mismatch", None if dim == label else of_output
                 details = {"output": value.name, "axis": axis}
             findings.append(finding(rule, message, remedy=remedy, probe=probe.name, output=of_output, details=details))
@@ -235,19 +230,6 @@ def compare_execution(
 
 
 _NAME = "Give axis {} of {!r} a name of its own in dynamic_axes."
-_MISNAMED = (
-    "The exporter has given the axis a wrong name by itself. Use dynamo, which gives none; or set the axis's dim_value in a "
-    "pass, then=[FUNCTION], and allow this rule for the exporter's own file."
-)
-_FIXED_BY_EXPORTER = (
-    "The file computes other sizes; the exporter has only declared a fixed one. Try the other exporter; or set the axis's "
-    "dim_param in a pass, then=[FUNCTION], and allow this rule for the exporter's own file."
-)
-_UNDECLARED = (
-    "The file computes other sizes; the exporter has only declared a fixed one. TorchScript declares the axes of outputs that "
-    "dynamic_axes names, and dynamo infers them: name the axis there and use TorchScript; or set its dim_param in a pass, "
-    "then=[FUNCTION], and allow this rule for the exporter's own file."
-)
 
 
 def merged_signature(signatures: Sequence[Signature], model: RecipeModel, example: Probe) -> Signature:

@@ -31,7 +31,7 @@ from onnx_ci.pipeline.model.containers import children_of, named_leaves
 from onnx_ci.pipeline.model.module import signature_of
 from onnx_ci.pipeline.model.tensors import Outputs
 from onnx_ci.results.records import Finding
-from onnx_ci.results.rules import finding
+from onnx_ci.results.rules import REMEDIES, finding
 from onnx_ci.text import listed
 
 # --- the axes of inputs -----------------------------------------------------------------------------------------------
@@ -261,11 +261,7 @@ def _check_variables(where: str, size: AxisSize, sizes: Mapping[str, int]) -> No
     unknown = next((variable for variable in size.names if variable not in sizes), None)
     if unknown is not None:
         message = f"{where}, but {unknown!r} is not an axis of an input{did_you_mean(unknown, sizes)}"
-        remedy = (
-            f"Declare {unknown!r} for an axis of its own, or use it in a linear expression that determines it, such as "
-            f"'8*{unknown}'. A name that is not meant as an expression needs underscores: 'batch_size'."
-        )
-        raise PrepareError(finding("unknown-axis", message, remedy=remedy))
+        raise PrepareError(finding("unknown-axis", message, remedy=REMEDIES["unknown-axis"].format(unknown)))
 
 
 def _written(size: AxisSize, sizes: Mapping[str, int]) -> str:

@@ -27,7 +27,7 @@ from onnx_ci.pipeline.model.module import exportable
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.processes.capture import ESCAPES
 from onnx_ci.results.records import Cell, Finding
-from onnx_ci.results.rules import finding
+from onnx_ci.results.rules import REMEDIES, finding
 
 
 @dataclass(frozen=True)
@@ -192,8 +192,7 @@ def _fixed_size(message: str, model: RecipeModel) -> Finding | None:
     return finding(
         "export-error",
         message,
-        remedy=f"torch.export fixes {axis_in(first)} to {first['size']}: loops, int(), lists and numpy fix a size "
-        "(torch.arange does not), and so does a tensor of a fixed size that it meets; or do not declare it dynamic.",
+        remedy=REMEDIES["fixed-by-torch-export"].format(axis_in(first), first["size"]),
         source=line_that_fixes(model.fresh(), model.signature.dynamic_shapes, first["dimension"]),
         details={"dynamic_axis": label_of(first)},
     )

@@ -30,7 +30,7 @@ from onnx_ci.pipeline.model.tensors import Outputs, dtype_name, same_shapes
 from onnx_ci.pipeline.reference.reference import Reference, make_reference
 from onnx_ci.pipeline.reference.runtime_rounding import with_runtime_rounding
 from onnx_ci.results.records import Finding, Severity
-from onnx_ci.results.rules import finding
+from onnx_ci.results.rules import REMEDIES, finding
 
 DEFAULT_STEPS = 8
 """How often a recipe with ``feedback`` is run in a row if it does not say."""
@@ -166,7 +166,7 @@ class Sequences:
                 self._copies.try_on_cpu(inputs[-1])
                 outputs.append(run(with_inputs(call, inputs[-1])))
             except PrepareError as error:
-                raise recipe_error(f"in step {number}, {error.finding.message}", _STEP_REMEDY) from None
+                raise recipe_error(f"in step {number}, {error.finding.message}", REMEDIES["same-in-each-step"]) from None
             if len(outputs[-1]) != len(outputs[0]):
                 message = f"the model returns {len(outputs[0])} tensors in step 0 and {len(outputs[-1])} in step {number}"
                 raise recipe_error(message, "Return the same tensors in every step.")
@@ -243,10 +243,7 @@ class Sequences:
         elif axes := [a for a in range(like.dim()) if a not in dynamic and tensor.shape[a] != like.shape[a]]:
             axis = axes[0]
             reason = f"the sizes of axis {axis} differ, and it is not declared dynamic"
-            remedy = (
-                f'If it grows with the steps, declare it: dynamic_axes={{{name!r}: {{{axis}: "NAME"}}}}. '
-                f"If not, return it from {function} with size {like.shape[axis]}."
-            )
+            remedy = REMEDIES["grows-in-steps"].format(name, axis, function, like.shape[axis])
         else:
             return
         raise recipe_error(f"{source} ({_typed(tensor)}) to input {name!r} ({_typed(like)}), but {reason}", remedy)
@@ -258,10 +255,6 @@ def _not_run(how: str, error: PrepareError) -> Finding:
     return finding("vacuous", message, remedy=remedy, severity=Severity.NOTE)
 
 
-_STEP_REMEDY = (
-    "Declare fewer steps, return inputs that depend on the step, such as a growing mask or a position, from step_inputs, or "
-    "choose an example from whose values the inputs of later steps can be drawn."
-)
 _RETURN_REMEDY = 'Return a dictionary of inputs: step_inputs=lambda step, inputs: {"position": inputs["position"] + step}.'
 
 

@@ -11,10 +11,8 @@ import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from types import FunctionType
-from typing import Any
 
 import torch
 
@@ -22,7 +20,8 @@ from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.pipeline.compare.drift import compare_refined
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.model.call import PrepareError, with_inputs
-from onnx_ci.pipeline.model.places import is_of_toolchain, source_line
+from onnx_ci.pipeline.model.export_answers import FAST_PATH, answered
+from onnx_ci.pipeline.model.places import source_line
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.running import force_eager, run
 from onnx_ci.pipeline.model.tensors import Outputs
@@ -30,23 +29,6 @@ from onnx_ci.pipeline.reference.reference import proportional_reference
 from onnx_ci.pipeline.trace.call_places import CallPlaces
 from onnx_ci.processes.clock import CLOCK
 from onnx_ci.results.records import SourceLine
-
-FAST_PATH = "torch.backends.mha.get_fastpath_enabled"
-"""What torch's own encoder layers ask. The exporters have no fast path."""
-_QUESTIONS: dict[str, dict[str, Callable[[], bool]]] = {
-    "torchscript": {
-        "torch.onnx.is_in_onnx_export": torch.onnx.is_in_onnx_export,
-        "torch.jit.is_tracing": torch.jit.is_tracing,  # type: ignore[attr-defined]
-        FAST_PATH: torch.backends.mha.get_fastpath_enabled,
-    },
-    "dynamo": {
-        "torch.onnx.is_in_onnx_export": torch.onnx.is_in_onnx_export,
-        "torch.compiler.is_exporting": torch.compiler.is_exporting,
-        "torch.compiler.is_compiling": torch.compiler.is_compiling,
-        FAST_PATH: torch.backends.mha.get_fastpath_enabled,
-    },
-}
-"""Functions that return something else in an export, by exporter and name: all but :data:`FAST_PATH` return true."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,13 +126,9 @@ class QuestionedModel:
         if count not in self._runs:
             call = with_inputs(self.model.fresh(), self.probe.inputs)
             answers = _Answers(count, CallPlaces(call.model))
-            with contextlib.ExitStack() as stack, force_eager():
-                for name, question in _QUESTIONS.get(self.exporter, {}).items():
-                    if isinstance(question, FunctionType):
-                        stack.enter_context(_answered(question, functools.partial(answers.answer, name)))
-                outputs: Outputs = ()
-                with contextlib.suppress(PrepareError):
-                    outputs = run(call, seed=self.model.recipe.seed)
+            outputs: Outputs = ()
+            with force_eager(), answered(self.exporter, answers.answer), contextlib.suppress(PrepareError):
+                outputs = run(call, seed=self.model.recipe.seed)
             if len(outputs) not in (0, len(self.outputs)):
                 raise _UnknownError
             self._runs[count] = _Run(outputs=outputs, questions=answers.questions, last=answers.last)
@@ -167,9 +145,6 @@ class _Answers:
 
     def answer(self, name: str, as_usual: Callable[[], bool]) -> bool:
         """Answer a call of the function ``name``, which is ``as_usual`` without the answers."""
-        is_of_torch = is_of_toolchain(sys._getframe(2).f_code.co_filename)
-        if is_of_torch and name != FAST_PATH:  # torch's own code must know where it runs
-            return as_usual()
         self.questions += 1
         if self.questions > self._count:
             return as_usual()
@@ -178,22 +153,3 @@ class _Answers:
             lines = frozenset(source_line(frame.code.co_filename, frame.line) for frame in place.frames)
             self.last = ExportQuestion(function=name, module=place.module, source=place.source, lines=lines)
         return name != FAST_PATH
-
-
-@contextlib.contextmanager
-def _answered(question: FunctionType, answer: Callable[[Callable[[], bool]], bool]) -> Iterator[None]:
-    """Within the block, a call of ``question`` returns what ``answer`` does, also where it was imported under another name.
-
-    ``answer`` gets the function as it usually is.
-    """
-    as_usual = FunctionType(question.__code__, question.__globals__, question.__name__, question.__defaults__)
-    before = question.__code__, question.__defaults__
-    question.__code__, question.__defaults__ = _ask.__code__, (functools.partial(answer, as_usual),)
-    try:
-        yield
-    finally:
-        question.__code__, question.__defaults__ = before
-
-
-def _ask(answer: Any) -> Any:
-    return answer()

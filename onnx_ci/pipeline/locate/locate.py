@@ -24,12 +24,13 @@ from onnx_ci.pipeline.export.error_lines import line_of_node
 from onnx_ci.pipeline.export.exporter_errors import remedy_of_wrong_operator
 from onnx_ci.pipeline.inputs.probes import InputStatus, Probe, Probes
 from onnx_ci.pipeline.locate.culprits import SourceSites, find_culprits, with_recipe
-from onnx_ci.pipeline.locate.export_questions import FAST_PATH, ExportQuestion, QuestionedModel
+from onnx_ci.pipeline.locate.export_questions import ExportQuestion, QuestionedModel
 from onnx_ci.pipeline.locate.frozen_lines import Replay
 from onnx_ci.pipeline.locate.model_trace import TooLargeError, trace_model
 from onnx_ci.pipeline.locate.single_nodes import NodeRunner
 from onnx_ci.pipeline.model.call import input_tensors, with_inputs
 from onnx_ci.pipeline.model.copies import Copies
+from onnx_ci.pipeline.model.export_answers import FAST_PATH
 from onnx_ci.pipeline.model.recipe_model import CallSignature, RecipeModel
 from onnx_ci.pipeline.run.onnxruntime import OnnxRuntime, passes_that_change
 from onnx_ci.pipeline.trace.lines import lines_of, where_they_part

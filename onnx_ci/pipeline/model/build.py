@@ -47,6 +47,7 @@ from onnx_ci.pipeline.model.module import (
 from onnx_ci.pipeline.model.operators import tensor_leaves
 from onnx_ci.pipeline.model.running import run_tree, seeded
 from onnx_ci.processes.signals import no_forks_leave
+from onnx_ci.results.rules import REMEDIES
 from onnx_ci.text import listed
 
 
@@ -149,11 +150,8 @@ def _checked(recipe: Recipe, result: Any) -> Call:
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise recipe_error(
-            f"the recipe's args do not match {type(model).__name__}.forward{signature}: {error}",
-            "Return the arguments of forward as a tuple: (model, (x,)), with nested tuples as forward takes them; and those by "
-            "name as a third item: (model, (x,), {'mask': mask}).",
-        ) from None
+        message = f"the recipe's args do not match {type(model).__name__}.forward{signature}: {error}"
+        raise recipe_error(message, REMEDIES["arguments-of-forward"]) from None
     in_order = {name: kwargs[name] for name in signature.parameters if name in kwargs}
     return Call(model=model, args=args, kwargs=in_order | kwargs, remarks=tuple(remarks))
 

@@ -19,6 +19,7 @@ from onnx_ci.pipeline.model.containers import name_of, named_leaves
 from onnx_ci.pipeline.model.module import unlike_others, weights_of
 from onnx_ci.pipeline.model.tensors import Outputs
 from onnx_ci.processes.signals import no_forks_leave
+from onnx_ci.results.rules import REMEDIES
 
 
 @contextlib.contextmanager
@@ -69,7 +70,8 @@ def flatten_outputs(result: Any) -> Outputs:
     for path, tensor in tensors:
         if reason := unlike_others(tensor):
             where = f"the output {name_of(path)}" if path else "what the model returns"
-            remedy = ON_META if tensor.is_meta else "Return a plain tensor, such as to_dense() or dequantize() of it."
+            plain = "Return a plain tensor, such as to_dense() or dequantize() of it."
+            remedy = REMEDIES["on-meta"] if tensor.is_meta else plain
             raise recipe_error(f"{where} {reason}, so no output of a file can be compared with it", remedy)
     return tuple(tensor.detach().cpu().clone() for _, tensor in tensors)
 
@@ -85,14 +87,7 @@ def run_tree(call: Call, *, seed: int = 0) -> Any:
         if devices.ran_out_of_memory(error):
             raise
         has_meta = any(weight.is_meta for weight in weights_of(call.model))
-        raise recipe_error(f"the model raised {describe_exception(error)}", ON_META if has_meta else None) from None
-
-
-ON_META = (
-    "Weights on the device meta have no values: give them some with model.to_empty(device='cpu') and load_state_dict, or build "
-    "the model without that device."
-)
-"""What helps a model whose weights are on the device meta."""
+        raise recipe_error(f"the model raised {describe_exception(error)}", REMEDIES["on-meta"] if has_meta else None) from None
 
 
 def run(call: Call, *, seed: int = 0) -> Outputs:

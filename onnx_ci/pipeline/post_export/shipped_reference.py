@@ -30,7 +30,7 @@ from onnx_ci.pipeline.post_export import rounding
 from onnx_ci.pipeline.reference.float64 import run_within
 from onnx_ci.pipeline.reference.reference import Reference, spread, with_noise_of
 from onnx_ci.results.records import Finding, Severity
-from onnx_ci.results.rules import finding
+from onnx_ci.results.rules import REMEDIES, finding
 from onnx_ci.text import listed
 
 FEW = 64
@@ -73,7 +73,7 @@ class ShippedReference:
                 message = (
                     f"the rounding of the passes cannot be simulated on {listed(simulator.failing)}: it gives NaN or infinity"
                 )
-                findings.append(finding("vacuous", message, remedy=_NO_UNIT))
+                findings.append(finding("vacuous", message, remedy=REMEDIES["no-unit"]))
             findings += _too_coarse(shipped, limit.default)
         if any(each.lossy == "float16" and not each.keep_io_types for each in lossy):
             shipped = tuple(map(_with_float16, shipped))
@@ -93,18 +93,8 @@ def _too_coarse(probes: Sequence[Probe], limit: float) -> list[Finding]:
                 f"output {position}: the passes round it by {allowed[0] / limit:.2g}, and its values are only {spreads[0]:.2g} "
                 f"apart: with a limit of {limit:g}, a constant would pass"
             )
-            findings.append(finding("vacuous", message, remedy=_COARSE))
+            findings.append(finding("vacuous", message, remedy=REMEDIES["coarse-pass"]))
     return findings
-
-
-_COARSE = (
-    "Keep sensitive operators out of the pass (nodes_to_exclude, op_block_list), use a scale for each channel "
-    "(per_channel=True), or set a lower max_drift for the pass."
-)
-_NO_UNIT = (
-    "Look for an overflow, or a division by what the rounding makes zero: use a larger epsilon, or keep operators out of the "
-    "pass (nodes_to_exclude, op_block_list)."
-)
 
 
 def _with_float16(probe: Probe) -> Probe:

@@ -31,7 +31,7 @@ from onnx_ci.pipeline.prepare.side_effects import lines_that_draw
 from onnx_ci.pipeline.trace.recorder import MOST_EVENTS
 from onnx_ci.pipeline.trace.trace import Trace, UnseenRead
 from onnx_ci.results.records import Finding, Severity, SourceLine
-from onnx_ci.results.rules import finding
+from onnx_ci.results.rules import REMEDIES, finding
 from onnx_ci.text import count, listed, listed_shortly
 
 _CHOOSE_OUTPUTS = "To choose among what the model returns, wrap it: onnx_ci.adapt(model, outputs=NAMES_OR_FUNCTION)."
@@ -155,11 +155,7 @@ def untested_axes(
         message = f"the dynamic axis {label!r} was not tested: the model itself rejects the sizes {rejected}"
         names = [name for name in (f"{label}={size}" for size in reversed(sizes)) if name in rejections]
         message += "".join(f"; on {name!r}, {rejections[name]}" for name in names[:1])
-        remedy = (
-            f"If the model accepts only some sizes, name one, dynamic_sizes={{{label!r}: SIZE}}, or their divisor, "
-            f"dynamic_sizes={{{label!r}: onnx_ci.multiple_of(NUMBER)}}. If the size follows from another axis, name the axis "
-            "by that, such as 'past + 1'. If the model accepts no other size, do not declare the axis dynamic."
-        )
+        remedy = REMEDIES["untested-axis"].format(label)
         untested = finding("vacuous", message, remedy=remedy, details={"dynamic_axis": label})
         yield written(untested, label)
 
@@ -237,10 +233,6 @@ def not_recorded(trace: Trace) -> Iterator[Finding]:
 
 # --- precision --------------------------------------------------------------------------------------------------------
 
-_ROUNDED = (
-    "If that is rounding, give rtol or atol, or an example on which it is less{}. If forward does something else in float64, "
-    "let it do the same."
-)
 _DIFFERS = "The model returns other outputs on each run, which is not rounding: make an input of what changes."
 _DRAWN = "The line draws random numbers, and draws different ones in float64 and in the file: make them a buffer or an input."
 
@@ -262,7 +254,7 @@ def noisy_outputs(limit: DriftLimit, probes: Sequence[Probe], trace: Trace, *, r
             output, noise = noisy.reference.own[position], noisy.reference.noise[position]
             largest = largest_value(output)
             drawing = lines_that_draw(trace)
-            remedy = _ROUNDED.format(", or fewer steps" if noisy.fed else "") if repeats else _DIFFERS
+            remedy = REMEDIES["rounded"].format(", or fewer steps" if noisy.fed else "") if repeats else _DIFFERS
             yield finding(
                 "vacuous",
                 f"output {position} of the model differs by {noise:.2g} between {dtype_name(output)} and float64, and its "
@@ -314,8 +306,4 @@ def of_observability(observability: Observability) -> Iterator[Finding]:
     if visible:
         yield finding("vacuous", message, severity=Severity.NOTE, remedy="An error in such a module cannot be detected.")
     else:
-        remedy = (
-            "Nothing uses what they compute, or a clamp or a ReLU cuts it off. Give the recipe an example on which they have "
-            "an effect; with weights='trained', the model's own weights decide."
-        )
-        yield finding("vacuous", message, remedy=remedy)
+        yield finding("vacuous", message, remedy=REMEDIES["hidden-modules"])

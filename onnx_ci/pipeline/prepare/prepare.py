@@ -27,6 +27,8 @@ from onnx_ci.pipeline.domains.uses import uses_of_inputs
 from onnx_ci.pipeline.inputs.branches import Branches, BranchFinder, UntakenBranch
 from onnx_ci.pipeline.inputs.call_probes import call_probes
 from onnx_ci.pipeline.inputs.decisions import observed
+from onnx_ci.pipeline.inputs.directions import Directions
+from onnx_ci.pipeline.inputs.export_ways import probes_of_ways
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, ModelProber, Probe, Probes, RandomProber
 from onnx_ci.pipeline.inputs.sequences import Sequences
 from onnx_ci.pipeline.inputs.special_values import constants_of, variations
@@ -325,6 +327,10 @@ def _probes(
         with timed("branches", timings):
             # A recipe that allows the rule states that no input takes the other side.
             branches = finder.find(probes, search="untaken-branch" not in task.allow)
+            directions = Directions(example, axes.inputs, sequences.following, domains)
+            of_ways = () if recipe.nondeterministic else probes_of_ways(tracer, copies, prober, directions, trace)
+            by_name = {each.name: each for each in (*branches.probes, *of_ways)}  # both exporters may differ on one input
+            branches = replace(branches, probes=tuple(by_name.values()))
             probes += branches.probes
     repeats = not any(each.rule == "nondeterministic" for each in effects.findings)
     noisy = findings.noisy_outputs(task.max_drift, probes, trace, repeats=repeats)

@@ -27,6 +27,8 @@ from onnx_ci.results.records import Cell, Finding
 from onnx_ci.text import count, one_line
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from onnx_ci.onnx_model.operators import OperatorUse
     from onnx_ci.tools.ops.unsupported_ops import OperatorSupport
 
@@ -150,7 +152,7 @@ def _lines(listings: Sequence[OperatorSupport]) -> list[str]:
 
 def _list_files(files: Iterable[Path]) -> ExitCode:
     """Print the operators of each file."""
-    from onnx_ci.onnx_model.operators import least_release, operators_of
+    from onnx_ci.onnx_model.operators import operators_of
     from onnx_ci.onnx_model.signature import read_model
 
     for path in map(existing_file, files):
@@ -167,10 +169,30 @@ def _list_files(files: Iterable[Path]) -> ExitCode:
         for use in uses:
             click.echo(one_line(f"  {use.name.ljust(first)}  {str(use.count).rjust(second)}  {_origin(use)}"))
         if lowest := max((use.since for use in uses if use.since and not use.domain), default=None):
-            release = least_release(model)
+            release = _least_release(model)
             knows = f"onnx {release} or newer knows" if release else "no release that the installed onnx lists knows"
             click.echo(f"  the lowest opset with these operators is {lowest}; {knows} the file's operator sets and IR version")
     return ExitCode.PASSED
+
+
+def _least_release(model: ModelProto) -> str | None:
+    """The first release of onnx that knows the IR version and the standard operator sets of a file; ``None`` if none does."""
+    import onnx.helper
+
+    imports = [*model.opset_import, *(each for function in model.functions for each in function.opset_import)]
+    needed = dict.fromkeys(range(1, 4), 0)
+    needed[1] = model.ir_version
+    for opset in imports:
+        if (column := _COLUMNS.get(opset.domain)) is not None:
+            needed[column] = max(needed[column], opset.version)
+    for release, *versions in onnx.helper.VERSION_TABLE:
+        if all(int(versions[column - 1]) >= least for column, least in needed.items()):
+            return str(release)
+    return None
+
+
+_COLUMNS = {"": 2, "ai.onnx": 2, "ai.onnx.ml": 3}
+"""The columns of domains in onnx's table of releases; the first two have the release and the IR version."""
 
 
 def _origin(use: OperatorUse) -> str:

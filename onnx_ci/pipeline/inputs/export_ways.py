@@ -1,0 +1,74 @@
+"""Inputs on which a model computes something else where it is told that it is being exported.
+
+What ``if torch.onnx.is_in_onnx_export():`` leads to can differ at large sizes alone, as the number of boxes that are kept does.
+So a model that calls other functions then, or with other numbers, is run both ways at ever larger sizes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+
+from onnx_ci.opsets import OF_TORCH
+from onnx_ci.pipeline.inputs.branch_search import MAX_WORK
+from onnx_ci.pipeline.inputs.directions import Directions
+from onnx_ci.pipeline.inputs.probes import Inputs, Probe, Prober
+from onnx_ci.pipeline.model.call import PrepareError
+from onnx_ci.pipeline.model.copies import Copies
+from onnx_ci.pipeline.model.export_answers import as_in_export
+from onnx_ci.pipeline.model.running import force_eager, run
+from onnx_ci.pipeline.model.tensors import Outputs, are_near, same_shapes
+from onnx_ci.pipeline.trace.received import received
+from onnx_ci.pipeline.trace.recorder import Tracer
+from onnx_ci.pipeline.trace.trace import FunctionCall, Trace
+
+_FACTORS = (4, 16, 64)
+"""How many times as large as the example's other sizes are. Larger values are tried of each model."""
+_NEAR = 1e-3
+"""How far outputs may be apart, as a share of the largest element. A file is compared more strictly."""
+
+
+def probes_of_ways(tracer: Tracer, copies: Copies, prober: Prober, directions: Directions, usual: Trace) -> Iterator[Probe]:
+    """The first input on which the model is not as on a ``usual`` run when told of an export, for each exporter of torch."""
+    for exporter in OF_TORCH:
+        with as_in_export(exporter) as asked:
+            _outputs(copies, directions.example)
+            told = tracer.trace(directions.example) if asked else usual
+        if not told.is_accepted or _calls(told) == _calls(usual):
+            continue
+        for name, inputs in _larger(directions, usual.elements):
+            own = _outputs(copies, inputs)
+            with as_in_export(exporter):
+                in_export = _outputs(copies, inputs)
+            is_told_apart = own and in_export and not _are_near(own, in_export)
+            probe = prober.probe(name, inputs, quick=True) if is_told_apart else None
+            if probe is not None and probe.reference.is_comparable:
+                yield probe
+                break
+
+
+def _calls(trace: Trace) -> list[object]:
+    """The functions that a run calls, and the numbers and sizes that it uses."""
+    numbers = ((each.kind, each.value) for each in received(trace) if isinstance(each.value, (int, float, tuple)))
+    return [*(call.name for call in trace.of_kind(FunctionCall)), *numbers]
+
+
+def _larger(directions: Directions, work: int) -> Iterator[tuple[str, Inputs]]:
+    """The example with a larger size of one axis, as long as the model does not compute too much."""
+    for name, factor in itertools.product(directions.free_sizes, _FACTORS):
+        way = directions.resizing([name])
+        number = min(way.start * factor, way.limit)
+        if number > way.start and work * factor**2 <= MAX_WORK and (inputs := way.inputs(number)) is not None:
+            yield f"asked in an export, {name}={number:g}", inputs
+
+
+def _outputs(copies: Copies, inputs: Inputs) -> Outputs:
+    """What the model returns; nothing if it rejects the inputs."""
+    with contextlib.suppress(PrepareError), force_eager():
+        return run(copies.running(inputs))
+    return ()
+
+
+def _are_near(outputs: Outputs, others: Outputs) -> bool:
+    return same_shapes(outputs, others) and all(are_near(*each, _NEAR) for each in zip(outputs, others, strict=True))
