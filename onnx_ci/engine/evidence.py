@@ -6,8 +6,20 @@ from dataclasses import dataclass, field, replace
 
 from onnx_ci.matrix.plan import CellTask
 from onnx_ci.pipeline.judge import Judgement
+from onnx_ci.pipeline.model.places import source_line
 from onnx_ci.pipeline.prepare.prepare import Prepared
-from onnx_ci.results.records import CellEvidence, CpuVsGpu, ExportFacts, Finding, InputDomain, OutputDrift, SkipCause
+from onnx_ci.results.records import (
+    CellEvidence,
+    CpuVsGpu,
+    ExportFacts,
+    Finding,
+    InputDomain,
+    OutputDrift,
+    Severity,
+    SkipCause,
+)
+
+_OF_RECIPE = frozenset({"recipe-error", "unknown-axis", "name-mismatch", "vacuous"})
 
 
 @dataclass(kw_only=True)
@@ -81,6 +93,7 @@ class Evidence:
             is_second = trial is not self.trials[0]
             findings += [replace(each, probe_weights=is_second) for each in trial.findings if each not in findings]
             outputs += [replace(each, probe_weights=is_second) for each in trial.outputs]
+        findings = [self._with_recipe_line(each) for each in findings]
         observed = [trial.observability for trial in self.trials if trial.observability is not None]
         logs = [printed, log_of_preparation, *(log for trial in self.trials for log in trial.logs), *self.logs]
         return CellEvidence(
@@ -99,3 +112,9 @@ class Evidence:
             left_out=next(filter(None, (trial.left_out for trial in self.trials)), ()),
             facts=next((trial.facts for trial in self.trials if trial.prepared is self.recorded), None),
         )
+
+    def _with_recipe_line(self, finding: Finding) -> Finding:
+        """An error about what the recipe declares is at the recipe's line, unless another one is known."""
+        if finding.severity is not Severity.ERROR or finding.lines or finding.rule not in _OF_RECIPE:
+            return finding
+        return replace(finding, source=source_line(str(self.task.recipe.file), self.task.recipe.line))

@@ -73,6 +73,8 @@ class InputDomains:
             values = self._example[index].double()
             ends = f", with values from {values.min():g} to {values.max():g}," if values.numel() else ""
             message = f"the example's {name!r}{ends} is outside of its declared domain {domain}"
+            if isinstance(domain, Lengths):
+                message += f", of which one is {self._sizes(self._example)[domain.of]}"
             raise recipe_error(message, "Correct the example, or the domain in the recipe's inputs.")
 
     def __contains__(self, index: object) -> bool:

@@ -21,8 +21,11 @@ from typing import Any
 import onnx
 import torch
 
-from onnx_ci.pipeline.model.call import Call
+from onnx_ci.pipeline.model.call import Call, PrepareError
 from onnx_ci.pipeline.model.places import calls_module, innermost, is_in_project
+from onnx_ci.pipeline.model.running import force_eager, run_tree
+from onnx_ci.pipeline.trace.recorder import Recorder
+from onnx_ci.pipeline.trace.trace import Operator
 from onnx_ci.processes.capture import captured
 from onnx_ci.results.records import SourceLine
 
@@ -76,6 +79,19 @@ def line_of_node(node: onnx.NodeProto) -> SourceLine | None:
     """The line that made a node of a file, if dynamo has written the stack of the call into the node."""
     stacks = (each.value for each in node.metadata_props if each.key == "pkg.torch.onnx.stack_trace")
     return innermost(_places_in(next(stacks, "")))
+
+
+def line_of_operator(call: Call, name: str) -> SourceLine | None:
+    """The line that calls the operator ``aten.kthvalue.default``, if there is a single one.
+
+    Dynamo writes down the lines of ``forward``, not those of functions that ``forward`` calls. ``call`` must not be used
+    afterwards.
+    """
+    recorder = Recorder(call, kinds=[Operator])
+    with contextlib.suppress(PrepareError), force_eager(), recorder:
+        run_tree(call)
+    lines = {each.place.source for each in recorder.trace.of_kind(Operator) if str(each.call.operator) == name}
+    return lines.pop() if len(lines) == 1 else None
 
 
 def line_that_fixes(call: Call, dynamic_shapes: tuple[Any, ...] | None, dimension: str) -> SourceLine | None:

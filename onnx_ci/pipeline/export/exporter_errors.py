@@ -19,7 +19,7 @@ from onnx_ci.environment.versions import lacking
 from onnx_ci.errors import disk_error
 from onnx_ci.onnx_model.files import NotAModelError
 from onnx_ci.opsets import CUSTOM
-from onnx_ci.pipeline.export.error_lines import line_of_error, line_that_fixes, was_unhandled
+from onnx_ci.pipeline.export.error_lines import line_of_error, line_of_operator, line_that_fixes, was_unhandled
 from onnx_ci.pipeline.export.handling import handling_of
 from onnx_ci.pipeline.model.call import Call, bound_arguments, wrapper_by_position, wrapper_without_constants
 from onnx_ci.pipeline.model.containers import containers_in, name_of, named_leaves
@@ -69,6 +69,8 @@ def judge_error(error: BaseException, cell: Cell, model: RecipeModel) -> Finding
         if rule := rule_of_error(link):
             names = (re.search(entry.pattern, str(link)) for entry in _TABLE["operator-name"])
             operator = next((".".join(name.groups()) for name in names if name), None)
+            if cell.exporter == "dynamo" and operator is not None:
+                source = line_of_operator(model.fresh(), operator) or source
             return finding(rule, message, operator=operator, remedy=_remedy_of_operator(rule, operator, cell), source=source)
     if about_size := _fixed_size(message, model):
         return about_size

@@ -231,7 +231,9 @@ def _impure(changed: Sequence[str], later: str, copies: Copies, written: SourceL
     fresh = copies.fresh()
     calls = [with_inputs(fresh) for _ in range(2)]
     first, second = (lines_of(call) for call in calls)
-    source = next(lines_that_keep(first, second), None) or written or first_difference(first, second)
+    # What a later run leaves in the same way has changed with the first one.
+    kept = itertools.chain(lines_that_keep(first, second), filter(None, [written]), lines_that_keep(first, ()))
+    source = next(kept, None) or first_difference(first, second)
     state = listed_shortly(changed) if changed else "state that it keeps"
     message = f"running the model changes {state}, and {later} returns different outputs"
     return finding("impure-model", f"{message}; the file always returns the first ones", source=source)

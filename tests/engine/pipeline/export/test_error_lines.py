@@ -214,6 +214,20 @@ def test_an_operator_without_a_translation_is_named_with_its_line_and_the_way_to
     assert how[exporter] in found.remedy
 
 
+class InHelper(torch.nn.Module):
+    def middle(self, x):
+        return x.kthvalue(2, dim=1).values  # the fault
+
+    def forward(self, x):
+        return torch.relu(self.middle(x))
+
+
+def test_an_operator_that_a_helper_calls_is_named_there():
+    found = error_of(InHelper(), "dynamo")
+    assert found.operator == "aten.kthvalue.default"
+    check_line(found)
+
+
 def test_an_operator_of_another_namespace_is_named_with_the_way_to_translate_it():
     name = "error_lines::soft_clip"
 

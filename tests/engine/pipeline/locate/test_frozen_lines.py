@@ -495,6 +495,19 @@ class InBuffer(nn.Module):
         return y
 
 
+class Reassigned(nn.Module):
+    """After the first run, each leaves the same."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("last", torch.zeros(4))
+
+    def forward(self, x):
+        y = x - self.last
+        self.last = x[-1].detach()  # fault
+        return y
+
+
 class Random(nn.Module):
     def forward(self, x):
         y = x.relu()
@@ -502,7 +515,13 @@ class Random(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("model", "rule"), [(Stateful, "impure-model"), (InBuffer, "impure-model"), (Random, "nondeterministic")]
+    ("model", "rule"),
+    [
+        (Stateful, "impure-model"),
+        (InBuffer, "impure-model"),
+        (Reassigned, "impure-model"),
+        (Random, "nondeterministic"),
+    ],
 )
 def test_the_line_that_changes_state_or_draws_is_named(model, rule):
     found = {each.rule: each for each in errors(onnx_ci.recipe(lambda: (model(), (torch.randn(3, 4),)), name="net", **ROWS))}
