@@ -8,16 +8,8 @@ from onnx_ci.matrix.plan import CellTask
 from onnx_ci.pipeline.judge import Judgement
 from onnx_ci.pipeline.model.places import source_line
 from onnx_ci.pipeline.prepare.prepare import Prepared
-from onnx_ci.results.records import (
-    CellEvidence,
-    CpuVsGpu,
-    ExportFacts,
-    Finding,
-    InputDomain,
-    OutputDrift,
-    Severity,
-    SkipCause,
-)
+from onnx_ci.results.records import CellEvidence, CpuVsGpu, ExportFacts, Finding, InputDomain, OutputDrift, SkipCause
+from onnx_ci.results.verdict import broken_rules
 
 _OF_RECIPE = frozenset({"recipe-error", "unknown-axis", "name-mismatch", "vacuous"})
 
@@ -93,7 +85,8 @@ class Evidence:
             is_second = trial is not self.trials[0]
             findings += [replace(each, probe_weights=is_second) for each in trial.findings if each not in findings]
             outputs += [replace(each, probe_weights=is_second) for each in trial.outputs]
-        findings = [self._with_recipe_line(each) for each in findings]
+        broken = broken_rules(findings) & _OF_RECIPE
+        findings = [self._with_recipe_line(each) if each.rule in broken else each for each in findings]
         observed = [trial.observability for trial in self.trials if trial.observability is not None]
         logs = [printed, log_of_preparation, *(log for trial in self.trials for log in trial.logs), *self.logs]
         return CellEvidence(
@@ -115,6 +108,5 @@ class Evidence:
 
     def _with_recipe_line(self, finding: Finding) -> Finding:
         """An error about what the recipe declares is at the recipe's line, unless another one is known."""
-        if finding.severity is not Severity.ERROR or finding.lines or finding.rule not in _OF_RECIPE:
-            return finding
-        return replace(finding, source=source_line(str(self.task.recipe.file), self.task.recipe.line))
+        of_recipe = source_line(str(self.task.recipe.file), self.task.recipe.line)
+        return finding if finding.lines else replace(finding, source=of_recipe)

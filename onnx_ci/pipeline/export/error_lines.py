@@ -82,11 +82,7 @@ def line_of_node(node: onnx.NodeProto) -> SourceLine | None:
 
 
 def line_of_operator(call: Call, name: str) -> SourceLine | None:
-    """The line that calls the operator ``aten.kthvalue.default``, if there is a single one.
-
-    Dynamo writes down the lines of ``forward``, not those of functions that ``forward`` calls. ``call`` must not be used
-    afterwards.
-    """
+    """The only line that calls ``aten.kthvalue.default``: dynamo writes down those of ``forward``, not of what it calls."""
     recorder = Recorder(call, kinds=[Operator])
     with contextlib.suppress(PrepareError), force_eager(), recorder:
         run_tree(call)

@@ -89,9 +89,7 @@ def _remedy_of_call(call: Call, cell: Cell, *, has_line: bool) -> str | None:
     """
     is_torchscript = cell.exporter == "torchscript"
     if (is_torchscript or not has_line) and (wrapper := wrapper_by_position(call)):
-        return (
-            f"The exporter takes no arguments by name here. Pass them by position: {wrapper}, with the arguments in this order."
-        )
+        return REMEDIES["arguments-by-name"].format(wrapper)
     if not has_line and (wrapper := wrapper_without_constants(call)):
         return f"The exporter does not take all arguments that are not tensors. Fix their values: {wrapper}."
     return None
