@@ -285,14 +285,14 @@ class _Cell:
 
     def _on_another_export(self, findings: Sequence[Finding], prepared: Prepared, shipped: ShippedReference) -> list[Finding]:
         """The findings; wrong numbers that another export has not, with what makes it right as their remedy."""
-        runtimes = self.context.runtimes_of(self.task)
 
         def is_right(model: RecipeModel) -> bool:
             with scratch_folder() as scratch:
                 path = scratch / "again.onnx"
                 if export(model, (), self.task.cell, path).artifact is None:
                     return False
-                again = judge(JudgedFile(path=path, complete=path), self.task, shipped, runtimes, {})
+                file, runtimes = JudgedFile(path=path, complete=path), self.context.runtimes_of(self.task)
+                again = judge(file, self.task, shipped, runtimes, {})
             return bool(again.outputs) and not broken_rules(again.findings)
 
         return with_export_at_fault(findings, prepared.model, self.task.cell.exporter, is_right)

@@ -12,6 +12,7 @@ from onnx_ci.results.records import CellEvidence, CpuVsGpu, ExportFacts, Finding
 from onnx_ci.results.verdict import broken_rules
 
 _OF_RECIPE = frozenset({"recipe-error", "unknown-axis", "name-mismatch", "vacuous"})
+"""Rules about what a recipe declares. An error is at the recipe's line, unless another one is known."""
 
 
 @dataclass(kw_only=True)
@@ -86,7 +87,8 @@ class Evidence:
             findings += [replace(each, probe_weights=is_second) for each in trial.findings if each not in findings]
             outputs += [replace(each, probe_weights=is_second) for each in trial.outputs]
         broken = broken_rules(findings) & _OF_RECIPE
-        findings = [self._with_recipe_line(each) if each.rule in broken else each for each in findings]
+        of_recipe = source_line(str(self.task.recipe.file), self.task.recipe.line)
+        findings = [replace(each, source=of_recipe) if each.rule in broken and not each.lines else each for each in findings]
         observed = [trial.observability for trial in self.trials if trial.observability is not None]
         logs = [printed, log_of_preparation, *(log for trial in self.trials for log in trial.logs), *self.logs]
         return CellEvidence(
@@ -105,8 +107,3 @@ class Evidence:
             left_out=next(filter(None, (trial.left_out for trial in self.trials)), ()),
             facts=next((trial.facts for trial in self.trials if trial.prepared is self.recorded), None),
         )
-
-    def _with_recipe_line(self, finding: Finding) -> Finding:
-        """An error about what the recipe declares is at the recipe's line, unless another one is known."""
-        of_recipe = source_line(str(self.task.recipe.file), self.task.recipe.line)
-        return finding if finding.lines else replace(finding, source=of_recipe)

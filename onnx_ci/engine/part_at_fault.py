@@ -91,15 +91,15 @@ def with_part_at_fault(
     names = [name for each in found for name in each.operators]
     remedy = remedy_of_wrong_operator(names) or REMEDIES["in-part"].format(listed(names))
 
-    def placed(finding: Finding) -> Finding:
-        is_of_values = calls and finding.rule in OF_VALUES
-        return replace(finding, culprits=culprits, remedy=remedy if is_of_values else finding.remedy)
-
     def follows(finding: Finding) -> bool:
         is_of_output = None in (first.output, finding.output) or finding.output == first.output
         return _has_no_place(finding) and is_of_output  # what is wrong later in the same output follows from it
 
-    return [placed(each) if follows(each) else each for each in findings]
+    remedies = {rule: remedy for rule in OF_VALUES if calls}
+    return [
+        replace(each, culprits=culprits, remedy=remedies.get(each.rule, each.remedy)) if follows(each) else each
+        for each in findings
+    ]
 
 
 def _alike(finding: Finding) -> frozenset[str]:

@@ -49,8 +49,8 @@ def why_nothing_ran(
     if settings.select is not None:
         declared = choose_cells(scopes, replace(settings, opsets=None, exporters=None)).cells
         if declared and (asked := [f"--{name}" for name in ("opsets", "exporters") if getattr(settings, name) is not None]):
-            has = f"{declared[0].recipe} has cells {describe_cells(declared)}"
-            return f"{' and '.join(asked)} left out every cell of --select={','.join(settings.select)}: {has}"
+            left_out = f"{' and '.join(asked)} left out every cell of --select={','.join(settings.select)}"
+            return f"{left_out}: {declared[0].recipe} has cells {describe_cells(declared)}"
         names = nameable(scopes, settings)
         meant = next(filter(None, (did_you_mean(glob, names) for glob in settings.select)), "")
         return f"no cell matches --select={','.join(settings.select)}{meant}; onnx-ci list shows the cells' ids"

@@ -48,13 +48,9 @@ class Rule:
         return "has no file to compare" if self.leaves_no_file else "was not judged"
 
 
-def _table(name: str) -> dict[str, Any]:
-    return tomllib.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
-
-
-REMEDIES: Mapping[str, str] = _table("remedies.toml")
+REMEDIES: Mapping[str, str] = tomllib.loads(Path(__file__).with_name("remedies.toml").read_text(encoding="utf-8"))
 """What to do about wrong values whose cause is known, by the name of the cause."""
-_TABLE = _table("rules.toml")
+_TABLE = tomllib.loads(Path(__file__).with_name("rules.toml").read_text(encoding="utf-8"))
 RULES = {id: Rule(id=id, **{**fields, "severity": Severity(fields.get("severity", "error"))}) for id, fields in _TABLE.items()}
 """Every rule by its id, in the order of the table."""
 BASELINE_CHANGES: Mapping[str, Severity] = {

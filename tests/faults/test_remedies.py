@@ -57,7 +57,7 @@ CHANGES: dict[str, Callable[[str, Finding, re.Match[str]], str]] = {
     r"Leave it out\.": in_line(r"\.squeeze\(\)", ""),
     r"Write squeeze\(.+\) there\.": in_line(r"squeeze\(\)", "REMEDY"),
     r"Leave axis 0 out of dynamic_axes\['y'\].*, but that of axis (\d) does": in_text(r'"y": \{0', r'"y": {\1'),
-    r"Leave axis 0 out of dynamic_axes\['y'\]": in_text(r', "y": \{0: "batch"\}', ""),
+    r"[Ll]eave axis 0 out of dynamic_axes\['y'\]": in_text(r', "y": \{0: "batch"\}', ""),
     r"Give axis 0 of 'y' a name of its own": in_text(r'"y": \{0: "batch"', r'"y": {0: "own"'),
     r"[Dd]eclare (optimize=False|autograd_inlining=False)": declare(r"\1"),
     r"Declare exporter='dynamo' and opsets from 18|Use dynamo, which": declare("exporter='dynamo', opsets='18'"),

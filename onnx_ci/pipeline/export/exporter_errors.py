@@ -38,9 +38,11 @@ class _Entry:
     pattern: str = ""
     rule: str | None = None
     remedy: str | None = None
+    line: str = ""
 
-    def matches(self, error: BaseException) -> bool:
-        return (not self.classes or type(error).__name__ in self.classes) and bool(re.search(self.pattern, str(error)))
+    def matches(self, error: BaseException, line: str = "") -> bool:
+        is_of_class = not self.classes or type(error).__name__ in self.classes
+        return is_of_class and bool(re.search(self.pattern, str(error)) and re.search(self.line, line))
 
 
 _TABLE = {
@@ -74,11 +76,12 @@ def judge_error(error: BaseException, cell: Cell, model: RecipeModel) -> Finding
             return finding(rule, message, operator=operator, remedy=_remedy_of_operator(rule, operator, cell), source=source)
     if about_size := _fixed_size(message, model):
         return about_size
-    if remedy := _suggested_by_torch(chain) or _remedy_of_error("error", chain):
+    line = source.text if source is not None else ""
+    if remedy := _suggested_by_torch(chain) or _remedy_of_error("error", chain, line):
         return finding("export-error", message, remedy=remedy, source=source)
     if remedy := _remedy_of_call(model.pristine, cell, has_line=source is not None):
         return finding("export-error", message, remedy=remedy, source=source)
-    remedy = _remedy_of_error("unexplained", chain)
+    remedy = _remedy_of_error("unexplained", chain, line)
     return _unsupported_class(model, cell, chain[-1]) or finding("export-error", message, remedy=remedy, source=source)
 
 
@@ -133,7 +136,7 @@ def _remedy_of_operator(rule: str, operator: str | None, cell: Cell) -> str | No
     how = handling_of(cell.exporter).remedy_of_operator(operator, cell.opset)
     if how is None:
         return None
-    return f"Raise the opset, rewrite the operation, or translate it: {how}. A known gap is expect=onnx_ci.unsupported(...)."
+    return f"Rewrite the operation, raise the opset, or translate it: {how}. A known gap is expect=onnx_ci.unsupported(...)."
 
 
 def remedy_of_wrong_operator(operators: Iterable[str]) -> str | None:
@@ -145,9 +148,10 @@ def remedy_of_wrong_operator(operators: Iterable[str]) -> str | None:
 _OPERATOR_NAME = re.compile(r"\w+(::|\.)\w+(\.\w+)?")
 
 
-def _remedy_of_error(kind: str, chain: Sequence[BaseException]) -> str | None:
-    """The remedy of the first entry of a kind that matches an error or one of its causes."""
-    return next((entry.remedy for entry in _TABLE[kind] if entry.remedy and any(map(entry.matches, chain))), None)
+def _remedy_of_error(kind: str, chain: Sequence[BaseException], line: str) -> str | None:
+    """The remedy of the first entry of a kind that matches an error or one of its causes, at a line of the model."""
+    entries = (entry for entry in _TABLE[kind] if entry.remedy and any(entry.matches(each, line) for each in chain))
+    return next((entry.remedy for entry in entries), None)
 
 
 _FIXED = re.compile(

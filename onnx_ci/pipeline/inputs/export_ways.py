@@ -41,8 +41,8 @@ def probes_of_ways(tracer: Tracer, copies: Copies, prober: Prober, directions: D
             own = _outputs(copies, inputs)
             with as_in_export(exporter):
                 in_export = _outputs(copies, inputs)
-            is_told_apart = own and in_export and not _are_near(own, in_export)
-            probe = prober.probe(name, inputs, quick=True) if is_told_apart else None
+            is_same = same_shapes(own, in_export) and all(are_near(*each, _NEAR) for each in zip(own, in_export, strict=True))
+            probe = prober.probe(name, inputs, quick=True) if own and in_export and not is_same else None
             if probe is not None and probe.reference.is_comparable:
                 yield probe
                 break
@@ -68,7 +68,3 @@ def _outputs(copies: Copies, inputs: Inputs) -> Outputs:
     with contextlib.suppress(PrepareError), force_eager():
         return run(copies.running(inputs))
     return ()
-
-
-def _are_near(outputs: Outputs, others: Outputs) -> bool:
-    return same_shapes(outputs, others) and all(are_near(*each, _NEAR) for each in zip(outputs, others, strict=True))

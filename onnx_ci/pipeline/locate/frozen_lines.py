@@ -106,7 +106,7 @@ class Line:
         numbers, others = leaves_in(value), leaves_in(on_example)
         if kind is Kind.CONSTANT or not all(map(_is_number, numbers)):
             return Frozen(kind=FrozenKind.CONSTANT, here=(), on_example=())
-        pairs = [each for each in zip(numbers, others, strict=False) if not _is_equal(*each)]
+        pairs = [each for each in zip(numbers, others, strict=False) if isinstance(value, list) or not _is_equal(*each)]
         different = [(float(a), float(b)) for a, b in pairs or [(len(numbers), len(others))]][:_MOST_NUMBERS]
         return Frozen(kind=FrozenKind.NUMBER, here=tuple(a for a, _ in different), on_example=tuple(b for _, b in different))
 

@@ -144,8 +144,8 @@ def located(
             culprits = tuple(with_recipe(each, model.recipe) for each in lines)
             return with_remedy(dataclasses.replace(finding, culprits=culprits))
         if question is None and (likely := likely_questions()):  # one that is guilty on an input is likely to be on others
-            first = next(iter(likely.values()))
-            question = likely.get((finding.probe, finding.output), None if finding.probe in places else first)
+            key, others = (finding.probe, finding.output), () if finding.probe in places else likely.values()
+            question = likely.get(key) or next(iter(others), None)
         if finding.rule in _FROZEN and question is None and (parting := parting_on(finding.probe)) is not None:
             return dataclasses.replace(finding, culprits=(parting,), remedy=REMEDIES["other-side"])
         if finding.probe in search.failing and finding.output is None and question is None:
@@ -441,8 +441,10 @@ def _remedy(finding: Finding, exporter: str, model: RecipeModel) -> str:
     first = next((each for each in finding.culprits if each.frozen is not None), None)
     some_sizes = REMEDIES["some-sizes"] if finding.rule == "baked-shape" else ""
     if first is not None and first.frozen is not None:
-        name = _name_of_remedy(first.frozen.kind, first.operators, is_about_shape=finding.rule == "baked-shape")
-        return REMEDIES[name] + REMEDIES.get(f"{name}-{exporter}", "") + some_sizes
+        line = first.source.text if first.source is not None else ""
+        name = _name_of_remedy(first.frozen.kind, first.operators, line, is_about_shape=finding.rule == "baked-shape")
+        of_sizes = REMEDIES["condition-of-sizes"] if name == "frozen-condition" and _SIZE.search(line) else ""
+        return REMEDIES[name] + of_sizes + REMEDIES.get(f"{name}-{exporter}", "") + some_sizes
     if finding.rule == "baked-shape" and finding.culprits:
         layer = dict(model.pristine.model.named_modules()).get(finding.culprits[0].module)
         if type(layer).__module__.startswith("torch.nn.modules."):  # the culprit is a part of what it computes
@@ -458,13 +460,19 @@ def _remedy(finding: Finding, exporter: str, model: RecipeModel) -> str:
     return finding.remedy
 
 
-def _name_of_remedy(kind: FrozenKind, operators: Sequence[str], *, is_about_shape: bool) -> str:
+_SIZE, _MINIMUM = re.compile(r"\.shape\b|\.size\(|\blen\("), re.compile(r"(?<![.\w])(?:min|max)\(")
+"""How code asks for sizes, and for the smaller of two."""
+
+
+def _name_of_remedy(kind: FrozenKind, operators: Sequence[str], line: str, *, is_about_shape: bool) -> str:
     if "tolist" in operators:
         return "frozen-list"
     if "range" in operators:
         return "frozen-loop"
     if kind is FrozenKind.CONSTANT and operators and not operators[0].startswith("torch."):
         return "frozen-by-numpy"
+    if kind is FrozenKind.CONDITION and _MINIMUM.search(line):
+        return "frozen-minimum"
     if kind in (FrozenKind.CONDITION, FrozenKind.BRANCH):
         return "frozen-shape" if is_about_shape else "frozen-condition"
     return f"frozen-{kind}"
@@ -474,8 +482,7 @@ def _with_question(finding: Finding, question: ExportQuestion) -> Finding:
     """The finding at the line where the model asks whether it is being exported, or at that where it uses the answer."""
     used = next((each for each in finding.culprits[:1] if each.source in question.lines), None)
     source, module = (question.source, question.module) if used is None else (used.source, used.module)
-    nodes = finding.culprits[0].nodes if finding.culprits else ()
-    culprits = (Culprit(nodes=nodes, operators=(question.function,), module=module, source=source),)
+    culprits = (Culprit(nodes=(), operators=(question.function,), module=module, source=source),)
     steps = tuple(dataclasses.replace(each, source=source) if each.is_culprit else each for each in finding.steps)
     remedy = REMEDIES["fast-path"] if question.function == FAST_PATH else REMEDIES["asked"].format(question.function)
     details = {**finding.details, "asks": question.function}

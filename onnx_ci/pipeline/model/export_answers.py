@@ -29,7 +29,6 @@ QUESTIONS: dict[str, dict[str, Callable[[], bool]]] = {
     },
 }
 """Functions that return something else in an export, by exporter and name: all but :data:`FAST_PATH` return true."""
-
 Answer = Callable[[str, Callable[[], bool]], bool]
 """Answers a call of the function of a name, given what it usually does."""
 

@@ -197,7 +197,7 @@ def _constant_axes(
             if len(sizes) == 1:
                 where = f"axis {axis} of output {name!r}"
                 message = f"{where} is declared dynamic as {label!r}, but has size {sizes.pop()[0]} on every input"
-                remedy = f"Leave axis {axis} out of dynamic_axes[{name!r}], or give an input on which it has another size."
+                remedy = REMEDIES["follows-no-input"].format(axis, name)
                 if label in sizes_of_inputs[0]:
                     pairs = [*zip(shapes, (each[label] for each in sizes_of_inputs), strict=True)]
                     follows = (

@@ -329,8 +329,8 @@ def _probes(
             branches = finder.find(probes, search="untaken-branch" not in task.allow)
             directions = Directions(example, axes.inputs, sequences.following, domains)
             of_ways = () if recipe.nondeterministic else probes_of_ways(tracer, copies, prober, directions, trace)
-            by_name = {each.name: each for each in (*branches.probes, *of_ways)}  # both exporters may differ on one input
-            branches = replace(branches, probes=tuple(by_name.values()))
+            added = {each.name: each for each in (*branches.probes, *of_ways)}.values()  # exporters may differ on one input
+            branches = replace(branches, probes=(*added,))
             probes += branches.probes
     repeats = not any(each.rule == "nondeterministic" for each in effects.findings)
     noisy = findings.noisy_outputs(task.max_drift, probes, trace, repeats=repeats)
