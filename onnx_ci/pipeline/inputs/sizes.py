@@ -95,6 +95,8 @@ def _move_alone(name: str, attempts: _Attempts, choices: _Choices) -> SizeRelati
     smallest = choices.smallest()[name]
     if attempts.attempt_one(name, smallest):
         attempts.try_others_beside(name, smallest)
+    if (largest := choices.permitted[name][-1]) <= 4 * attempts.sizes[name] and not choices.prefers_small:
+        attempts.attempt_one(name, largest)  # where a range ends that is declared, unless that is much more work
     return relation
 
 

@@ -35,10 +35,7 @@ Answer = Callable[[str, Callable[[], bool]], bool]
 
 @contextlib.contextmanager
 def answered(exporter: str, answer: Answer) -> Iterator[None]:
-    """Within the block, the questions about an exporter are answered, also where they were imported under another name.
-
-    Torch's own code must know where it runs, and gets its usual answers, but about the fast path.
-    """
+    """Within the block, questions are answered, also under other names. Torch's own code gets its usual answers to most."""
     with contextlib.ExitStack() as stack:
         for name, question in QUESTIONS.get(exporter, {}).items():
             if isinstance(question, FunctionType):
