@@ -177,7 +177,8 @@ def test_an_output_that_has_the_declared_size_on_the_example_only_is_told():
     ("sizes", "expected"),
     [
         (onnx_ci.multiple_of(8), ["n=24", "n=40", "n=8"]),
-        (range(8, 65, 8), ["n=24", "n=40", "n=8"]),
+        (range(8, 65, 8), ["n=24", "n=40", "n=8", "n=64"]),  # where it ends, unless that is much more work
+        (range(8, 129, 8), ["n=24", "n=40", "n=8"]),
         (range(10, 21, 5), ["n=20", "n=10"]),
         ((24, 56), ["n=24", "n=56"]),
     ],
@@ -468,7 +469,7 @@ def test_a_file_that_is_wrong_at_some_sizes_only_is_found(condition):
 
 
 def test_a_file_that_is_right_at_all_of_them_passes():
-    result = judged(lambda batch, height, width: batch > 100)
+    result = judged(lambda batch, height, width: batch > 10_000)
     assert result.status is Status.PASSED
     assert {"batch=1,height=49", "batch=1,width=97"} <= {output.probe for output in result.outputs}
 
