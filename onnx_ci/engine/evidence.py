@@ -11,7 +11,7 @@ from onnx_ci.pipeline.prepare.prepare import Prepared
 from onnx_ci.results.records import CellEvidence, CpuVsGpu, ExportFacts, Finding, InputDomain, OutputDrift, SkipCause
 from onnx_ci.results.verdict import broken_rules
 
-_OF_RECIPE = frozenset({"recipe-error", "unknown-axis", "name-mismatch", "vacuous"})
+_OF_RECIPE = frozenset({"unknown-axis", "name-mismatch", "vacuous"})
 """Rules about what a recipe declares. An error is at the recipe's line, unless another one is known."""
 
 

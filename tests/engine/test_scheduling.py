@@ -22,7 +22,7 @@ class Noting(nn.Module):
         self.file, self.name, self.seconds = file, name, seconds
 
     def forward(self, x):
-        doing = "exported" if torch.onnx.is_in_onnx_export() else "run"
+        doing = "exported" if torch._C._get_tracing_state() is not None else "run"
         note(self.file, f"{self.name} {doing}, {torch.get_num_threads()} threads")
         if doing == "exported":
             time.sleep(self.seconds)

@@ -14,7 +14,7 @@ from onnx_ci.opsets import OF_TORCH
 from onnx_ci.pipeline.inputs.branch_search import MAX_WORK
 from onnx_ci.pipeline.inputs.directions import Directions
 from onnx_ci.pipeline.inputs.probes import Inputs, Probe, Prober
-from onnx_ci.pipeline.model.call import PrepareError
+from onnx_ci.pipeline.model.call import Call, PrepareError, with_inputs
 from onnx_ci.pipeline.model.copies import Copies
 from onnx_ci.pipeline.model.export_answers import as_in_export
 from onnx_ci.pipeline.model.running import force_eager, run
@@ -32,15 +32,16 @@ _NEAR = 1e-3
 def probes_of_ways(tracer: Tracer, copies: Copies, prober: Prober, directions: Directions, usual: Trace) -> Iterator[Probe]:
     """The first input on which the model is not as on a ``usual`` run when told of an export, for each exporter of torch."""
     for exporter in OF_TORCH:
-        with as_in_export(exporter) as asked:
-            _outputs(copies, directions.example)
-            told = tracer.trace(directions.example) if asked else usual
+        with as_in_export(exporter, told=False) as asked:
+            _outputs(copies.running(directions.example))
+        with as_in_export(exporter):  # a copy of its own: what the model keeps of this must not be met again
+            told = tracer.record(with_inputs(copies.fresh(), directions.example))[0] if asked else usual
         if not told.is_accepted or _calls(told) == _calls(usual):
             continue
         for name, inputs in _larger(directions, usual.elements):
-            own = _outputs(copies, inputs)
+            own = _outputs(copies.running(inputs))
             with as_in_export(exporter):
-                in_export = _outputs(copies, inputs)
+                in_export = _outputs(with_inputs(copies.fresh(), inputs))
             is_same = same_shapes(own, in_export) and all(are_near(*each, _NEAR) for each in zip(own, in_export, strict=True))
             probe = prober.probe(name, inputs, quick=True) if own and in_export and not is_same else None
             if probe is not None and probe.reference.is_comparable:
@@ -63,8 +64,8 @@ def _larger(directions: Directions, work: int) -> Iterator[tuple[str, Inputs]]:
             yield f"asked in an export, {name}={number:g}", inputs
 
 
-def _outputs(copies: Copies, inputs: Inputs) -> Outputs:
+def _outputs(call: Call) -> Outputs:
     """What the model returns; nothing if it rejects the inputs."""
     with contextlib.suppress(PrepareError), force_eager():
-        return run(copies.running(inputs))
+        return run(call)
     return ()

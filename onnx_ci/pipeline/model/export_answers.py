@@ -44,17 +44,16 @@ def answered(exporter: str, answer: Answer) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def as_in_export(exporter: str) -> Iterator[set[str]]:
+def as_in_export(exporter: str, *, told: bool = True) -> Iterator[set[str]]:
     """Within the block, code of the project and of libraries is told that it is being exported. Yields what it has asked."""
     asked: set[str] = set()
 
-    def told(name: str, as_usual: Callable[[], bool]) -> bool:
-        if name == FAST_PATH:
-            return as_usual()
-        asked.add(name)
-        return True
+    def answer(name: str, as_usual: Callable[[], bool]) -> bool:
+        if name != FAST_PATH:
+            asked.add(name)
+        return as_usual() if name == FAST_PATH or not told else True
 
-    with answered(exporter, told):
+    with answered(exporter, answer):
         yield asked
 
 

@@ -29,6 +29,18 @@ class Best(torch.nn.Module):
         return x.sort(0, descending=True).values[:kept]
 
 
+class Remembers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kept = 60
+
+    def forward(self, x):
+        if torch.onnx.is_in_onnx_export():
+            self.kept = 60 + x.new_zeros(1).numel() - 1  # the same number
+            self.is_in_file = True
+        return x.sort(0, descending=True).values[: self.kept] * (1 if hasattr(self, "is_in_file") else 2)
+
+
 def judged(model, exporter):
     recipe = onnx_ci.recipe(lambda: (model, (torch.rand(8),)), name="net", **SORTED, opsets="18")
     return run_one(recipe, exporters=exporter, opsets="18", cache="off")
@@ -42,6 +54,12 @@ def test_what_differs_in_an_export_at_larger_sizes_alone_is_found(exporter):
         assert each.probe.startswith("asked in an export, ")
         assert each.lines[0].text.endswith("# the question")
         assert "torch.onnx.is_in_onnx_export() is true" in each.remedy
+
+
+def test_what_a_model_keeps_of_an_export_is_met_in_the_file_alone():
+    result = judged(Remembers(), "torchscript")
+    (found,) = (each for each in result.findings if each.severity is onnx_ci.Severity.ERROR and each.probe == "example")
+    assert found.rule == "numeric-drift"
 
 
 def test_a_model_that_computes_the_same_in_an_export_passes():
