@@ -18,6 +18,8 @@ from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.results.records import Culprit, Finding
 from onnx_ci.results.rules import REMEDIES
 
+_MOST_EXPORTS = 3
+
 
 def with_export_at_fault(
     findings: Sequence[Finding], model: RecipeModel, exporter: str, is_right: Callable[[RecipeModel], bool]
@@ -35,7 +37,8 @@ def with_export_at_fault(
         if is_right(unoptimized):
             remedy = REMEDIES["exporter-option"].format(", ".join(f"{name}={value}" for name, value in options.items()))
             return [replace(each, remedy=remedy) if each in wrong else each for each in findings]
-    for function in _with_symbolic(torch.autograd.Function) if exporter == "torchscript" else ():
+    functions = [*_with_symbolic(torch.autograd.Function)][:_MOST_EXPORTS]
+    for function in functions if exporter == "torchscript" else ():
         with _without_symbolic(function):
             is_cause = is_right(model)
         if is_cause:
