@@ -86,9 +86,9 @@ class Evidence:
             is_second = trial is not self.trials[0]
             findings += [replace(each, probe_weights=is_second) for each in trial.findings if each not in findings]
             outputs += [replace(each, probe_weights=is_second) for each in trial.outputs]
-        broken = broken_rules(findings) & _OF_RECIPE
-        of_recipe = source_line(str(self.task.recipe.file), self.task.recipe.line)
-        findings = [replace(each, source=of_recipe) if each.rule in broken and not each.lines else each for each in findings]
+        if broken := broken_rules(findings) & _OF_RECIPE:
+            line = source_line(str(self.task.recipe.file), self.task.recipe.line)
+            findings = [replace(each, source=line) if each.rule in broken and not each.lines else each for each in findings]
         observed = [trial.observability for trial in self.trials if trial.observability is not None]
         logs = [printed, log_of_preparation, *(log for trial in self.trials for log in trial.logs), *self.logs]
         return CellEvidence(

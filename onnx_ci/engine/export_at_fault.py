@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import CodeType
@@ -18,7 +19,8 @@ from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.results.records import Culprit, Finding
 from onnx_ci.results.rules import REMEDIES
 
-_MOST_EXPORTS = 3
+_MOST_TRIED = 3
+"""How many symbolics are left out, one at a time: each costs an export."""
 
 
 def with_export_at_fault(
@@ -37,12 +39,11 @@ def with_export_at_fault(
         if is_right(unoptimized):
             remedy = REMEDIES["exporter-option"].format(", ".join(f"{name}={value}" for name, value in options.items()))
             return [replace(each, remedy=remedy) if each in wrong else each for each in findings]
-    functions = [*_with_symbolic(torch.autograd.Function)][:_MOST_EXPORTS]
-    for function in functions if exporter == "torchscript" else ():
+    functions = _with_symbolic(torch.autograd.Function) if exporter == "torchscript" else ()
+    for function, code in itertools.islice(functions, _MOST_TRIED):
         with _without_symbolic(function):
             is_cause = is_right(model)
         if is_cause:
-            code = _symbolic_code(function)
             first = min(line for _, _, line in code.co_lines() if line is not None and line > code.co_firstlineno)
             source = source_line(code.co_filename, first)
             culprit = Culprit(nodes=(), operators=(f"{function.__name__}.symbolic",), module="", source=source)
@@ -51,17 +52,12 @@ def with_export_at_fault(
     return [*findings]
 
 
-def _with_symbolic(parent: Any) -> Iterator[Any]:
-    """The project's own functions that tell TorchScript's exporter what to write."""
+def _with_symbolic(parent: Any) -> Iterator[tuple[Any, CodeType]]:
+    """The project's own functions that tell TorchScript's exporter what to write, each with the code that does."""
     for each in parent.__subclasses__():
-        if "symbolic" in vars(each) and is_in_project(_symbolic_code(each).co_filename):
-            yield each
+        if "symbolic" in vars(each) and is_in_project((code := inspect.unwrap(each.symbolic).__code__).co_filename):
+            yield each, code
         yield from _with_symbolic(each)
-
-
-def _symbolic_code(function: Any) -> CodeType:
-    code: CodeType = inspect.unwrap(function.symbolic).__code__
-    return code
 
 
 @contextlib.contextmanager

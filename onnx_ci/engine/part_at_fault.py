@@ -88,18 +88,18 @@ def with_part_at_fault(
         calls = next((part.calls for part in in_time if fails(part)), ())
     found = [_culprit(each) for each in calls] or ([] if file is None else _named_nodes(first.message, file))
     culprits = tuple(with_recipe(each, model.recipe) for each in found)
-    names = [name for each in found for name in each.operators]
-    remedy = remedy_of_wrong_operator(names) or REMEDIES["in-part"].format(listed(names))
+
+    def remedy_of(finding: Finding) -> str:
+        if finding.rule not in OF_VALUES or not calls:
+            return finding.remedy
+        names = [name for each in culprits for name in each.operators]
+        return remedy_of_wrong_operator(names) or REMEDIES["in-part"].format(listed(names))
 
     def follows(finding: Finding) -> bool:
         is_of_output = None in (first.output, finding.output) or finding.output == first.output
         return _has_no_place(finding) and is_of_output  # what is wrong later in the same output follows from it
 
-    remedies = {rule: remedy for rule in OF_VALUES if calls}
-    return [
-        replace(each, culprits=culprits, remedy=remedies.get(each.rule, each.remedy)) if follows(each) else each
-        for each in findings
-    ]
+    return [replace(each, culprits=culprits, remedy=remedy_of(each)) if follows(each) else each for each in findings]
 
 
 def _alike(finding: Finding) -> frozenset[str]:

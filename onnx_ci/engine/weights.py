@@ -67,11 +67,10 @@ def disagreements(own: Trial, probed: Trial) -> Iterator[Finding]:
         return f"{f'wrong ({listed(wrong)})' if wrong_numbers(trial.findings) else 'right'}, with a drift of {worst:.3g}"
 
     ignores_model = own.written_weights is not None and own.written_weights == probed.written_weights
-    is_hidden = bool(wrong_numbers(probed.findings))
-    cause = "same-weights" if ignores_model else "hidden-by-weights" if is_hidden else "shown-by-weights"
+    cause = "hidden-by-weights" if wrong_numbers(probed.findings) else "shown-by-weights"
     yield finding(
         "numeric-drift",
         f"the file with the model's own weights is {described(own)}; the file with probe weights is {described(probed)}",
-        remedy=REMEDIES[cause],
+        remedy=REMEDIES["same-weights" if ignores_model else cause],
         severity=Severity.NOTE,
     )

@@ -142,7 +142,7 @@ def choose_cells(scopes: Iterable[RecipeScope], settings: Settings) -> CellChoic
     choices = [_cells_of(scope, settings) for scope in scopes if has_tag(scope, settings)]
     return CellChoice(
         cells=tuple(cell for choice in choices for cell in choice.cells),
-        # Nobody has asked for the cells of a recipe of which none is selected.
+        # A recipe without a selected cell was not asked for, so nothing is said of what it leaves out.
         exclusions=tuple(each for choice in choices if choice.cells or settings.select is None for each in choice.exclusions),
     )
 

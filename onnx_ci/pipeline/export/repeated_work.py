@@ -68,29 +68,28 @@ def _replacements() -> tuple[_Replacement, ...]:
     replacements: list[_Replacement] = []
     for of_repetition in (_sources, _signatures):
         with contextlib.suppress(Exception):
-            replacements += of_repetition()
+            replacements.append(of_repetition())
     return tuple(replacements)
 
 
-def _sources() -> Iterator[_Replacement]:
+def _sources() -> _Replacement:
     """The source of each function, which onnxscript parses to learn its domain."""
     from onnxscript._internal.values import TracedOnnxFunction
 
     original = vars(TracedOnnxFunction)["function_ir"]
     value = property(_once_for_torchlib(original.fget))
-    yield _Replacement(TracedOnnxFunction, "function_ir", original, value)
+    return _Replacement(TracedOnnxFunction, "function_ir", original, value)
 
 
-def _signatures() -> Iterator[_Replacement]:
+def _signatures() -> _Replacement:
     """The ONNX signature of each function, which torch derives from its annotations."""
     schemas = importlib.import_module("torch.onnx._internal.exporter._schemas")
     if hasattr(schemas, "op_signature_from_function"):
         read = schemas.op_signature_from_function
-        yield _Replacement(schemas, "op_signature_from_function", read, _once_for_torchlib(read))
-    else:  # torch 2.9
-        value = staticmethod(_once_for_torchlib(schemas.OpSignature.from_function))
-        original = vars(schemas.OpSignature)["from_function"]
-        yield _Replacement(schemas.OpSignature, "from_function", original, value)
+        return _Replacement(schemas, "op_signature_from_function", read, _once_for_torchlib(read))
+    value = staticmethod(_once_for_torchlib(schemas.OpSignature.from_function))  # torch 2.9
+    original = vars(schemas.OpSignature)["from_function"]
+    return _Replacement(schemas.OpSignature, "from_function", original, value)
 
 
 def _once_for_torchlib(read: Callable[..., Any]) -> Callable[..., Any]:

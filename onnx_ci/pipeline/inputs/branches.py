@@ -74,7 +74,7 @@ class BranchFinder:
         """The searches that were made."""
         self._added: list[Probe] = []
         self._conditions: dict[Frame, Condition] = {}
-        self._directions = functools.partial(Directions, axes=axes, following=following, domains=domains)
+        self.directions_from = functools.partial(Directions, axes=axes, following=following, domains=domains)
 
     @property
     def decides_by_values(self) -> bool:
@@ -205,7 +205,7 @@ class BranchFinder:
         degenerate: tuple[Probe, Observation] | None = None
         repeats, compared = decision.by_sizes and bool(decision.comparison.period), {decision.comparison}
         first = next(run for run in self._runs if place in run.observation.decisions)
-        for attempt in search.attempts(place, self._directions(first.inputs), first.observation) if search else ():
+        for attempt in search.attempts(place, self.directions_from(first.inputs), first.observation) if search else ():
             changed = [*zip(attempt.inputs, self._example, strict=True)]
             is_empty = any(not new.numel() and old.numel() for new, old in changed)
             if is_empty and (repeats or not decision.by_sizes):

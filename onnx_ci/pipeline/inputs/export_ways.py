@@ -16,7 +16,7 @@ from onnx_ci.pipeline.inputs.directions import Directions
 from onnx_ci.pipeline.inputs.probes import Inputs, Probe, Prober
 from onnx_ci.pipeline.model.call import Call, PrepareError, with_inputs
 from onnx_ci.pipeline.model.copies import Copies
-from onnx_ci.pipeline.model.export_answers import as_in_export
+from onnx_ci.pipeline.model.export_answers import QUESTIONS, as_in_export, noting_questions
 from onnx_ci.pipeline.model.running import force_eager, run
 from onnx_ci.pipeline.model.tensors import Outputs, are_near, same_shapes
 from onnx_ci.pipeline.trace.received import received
@@ -31,11 +31,11 @@ _NEAR = 1e-3
 
 def probes_of_ways(tracer: Tracer, copies: Copies, prober: Prober, directions: Directions, usual: Trace) -> Iterator[Probe]:
     """The first input on which the model is not as on a ``usual`` run when told of an export, for each exporter of torch."""
-    for exporter in OF_TORCH:
-        with as_in_export(exporter, told=False) as asked:
-            _outputs(copies.running(directions.example))
+    with noting_questions() as asked:
+        _outputs(copies.running(directions.example))
+    for exporter in (each for each in OF_TORCH if not asked.isdisjoint(QUESTIONS[each])):
         with as_in_export(exporter):  # a copy of its own: what the model keeps of this must not be met again
-            told = tracer.record(with_inputs(copies.fresh(), directions.example))[0] if asked else usual
+            told, _ = tracer.record(with_inputs(copies.fresh(), directions.example))
         if not told.is_accepted or _calls(told) == _calls(usual):
             continue
         for name, inputs in _larger(directions, usual.elements):

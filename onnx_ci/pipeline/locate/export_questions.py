@@ -20,7 +20,7 @@ from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.pipeline.compare.drift import compare_refined
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.model.call import PrepareError, with_inputs
-from onnx_ci.pipeline.model.export_answers import FAST_PATH, answered
+from onnx_ci.pipeline.model.export_answers import FAST_PATH, QUESTIONS, answered
 from onnx_ci.pipeline.model.places import source_line
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.model.running import force_eager, run
@@ -127,7 +127,8 @@ class QuestionedModel:
             call = with_inputs(self.model.fresh(), self.probe.inputs)
             answers = _Answers(count, CallPlaces(call.model))
             outputs: Outputs = ()
-            with force_eager(), answered(self.exporter, answers.answer), contextlib.suppress(PrepareError):
+            asked = answered(QUESTIONS.get(self.exporter, {}), answers.answer)
+            with force_eager(), asked, contextlib.suppress(PrepareError):
                 outputs = run(call, seed=self.model.recipe.seed)
             if len(outputs) not in (0, len(self.outputs)):
                 raise _UnknownError

@@ -302,10 +302,11 @@ class _Search:
                     deadline=self.deadline,
                 )
                 of_probe = self._wrong_outputs(probe)
-                wrong = {name for name in of_probe if name is not None} or {each.name for each in self.signature.outputs}
+                fails_as_a_whole = None in of_probe and not explains_file
+                wrong = {each.name for each in self.signature.outputs if fails_as_a_whole or each.name in of_probe}
                 guilty = model.guilty_questions(wrong, functools.partial(self._outputs, probe) if explains_file else None)
                 questions |= {(probe.name, output): question for output, question in guilty.items()}
-                if guilty and None in of_probe:
+                if guilty and fails_as_a_whole:
                     questions[probe.name, None] = next(iter(guilty.values()))
         return questions
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
 from typing import Any
 
@@ -34,26 +35,30 @@ Answer = Callable[[str, Callable[[], bool]], bool]
 
 
 @contextlib.contextmanager
-def answered(exporter: str, answer: Answer) -> Iterator[None]:
+def answered(questions: Mapping[str, Callable[[], bool]], answer: Answer) -> Iterator[None]:
     """Within the block, questions are answered, also under other names. Torch's own code gets its usual answers to most."""
     with contextlib.ExitStack() as stack:
-        for name, question in QUESTIONS.get(exporter, {}).items():
+        for name, question in questions.items():
             if isinstance(question, FunctionType):
                 stack.enter_context(_answered(question, functools.partial(_unless_of_torch, answer, name)))
         yield
 
 
+def as_in_export(exporter: str) -> contextlib.AbstractContextManager[None]:
+    """Within the block, code of the project and of libraries is told that it is being exported."""
+    return answered(QUESTIONS[exporter], lambda name, as_usual: as_usual() if name == FAST_PATH else True)
+
+
 @contextlib.contextmanager
-def as_in_export(exporter: str, *, told: bool = True) -> Iterator[set[str]]:
-    """Within the block, code of the project and of libraries is told that it is being exported. Yields what it has asked."""
+def noting_questions() -> Iterator[set[str]]:
+    """Within the block, code of the project and of libraries gets its usual answers. Yields what it asks, but the fast path."""
     asked: set[str] = set()
 
     def answer(name: str, as_usual: Callable[[], bool]) -> bool:
-        if name != FAST_PATH:
-            asked.add(name)
-        return as_usual() if name == FAST_PATH or not told else True
+        asked.add(name)
+        return as_usual()
 
-    with answered(exporter, answer):
+    with answered({name: each for name, each in ChainMap(*QUESTIONS.values()).items() if name != FAST_PATH}, answer):
         yield asked
 
 

@@ -27,7 +27,6 @@ from onnx_ci.pipeline.domains.uses import uses_of_inputs
 from onnx_ci.pipeline.inputs.branches import Branches, BranchFinder, UntakenBranch
 from onnx_ci.pipeline.inputs.call_probes import call_probes
 from onnx_ci.pipeline.inputs.decisions import observed
-from onnx_ci.pipeline.inputs.directions import Directions
 from onnx_ci.pipeline.inputs.export_ways import probes_of_ways
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, ModelProber, Probe, Probes, RandomProber
 from onnx_ci.pipeline.inputs.sequences import Sequences
@@ -327,7 +326,7 @@ def _probes(
         with timed("branches", timings):
             # A recipe that allows the rule states that no input takes the other side.
             branches = finder.find(probes, search="untaken-branch" not in task.allow)
-            directions = Directions(example, axes.inputs, sequences.following, domains)
+            directions = finder.directions_from(example)
             of_ways = () if recipe.nondeterministic else probes_of_ways(tracer, copies, prober, directions, trace)
             added = {each.name: each for each in (*branches.probes, *of_ways)}.values()  # exporters may differ on one input
             branches = replace(branches, probes=(*added,))
