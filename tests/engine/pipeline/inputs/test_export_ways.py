@@ -30,15 +30,16 @@ class Best(torch.nn.Module):
 
 
 class Remembers(torch.nn.Module):
+    """Keeps fewer boxes from its first export on: a copy that has been told of one would hide that from later inputs."""
+
     def __init__(self):
         super().__init__()
         self.kept = 60
 
     def forward(self, x):
         if torch.onnx.is_in_onnx_export():
-            self.kept = 60 + x.new_zeros(1).numel() - 1  # the same number
-            self.is_in_file = True
-        return x.sort(0, descending=True).values[: self.kept] * (1 if hasattr(self, "is_in_file") else 2)
+            self.kept = 20
+        return x.sort(0, descending=True).values[: self.kept]
 
 
 def judged(model, exporter):
@@ -56,10 +57,10 @@ def test_what_differs_in_an_export_at_larger_sizes_alone_is_found(exporter):
         assert "torch.onnx.is_in_onnx_export() is true" in each.remedy
 
 
-def test_what_a_model_keeps_of_an_export_is_met_in_the_file_alone():
-    result = judged(Remembers(), "torchscript")
-    (found,) = (each for each in result.findings if each.severity is onnx_ci.Severity.ERROR and each.probe == "example")
-    assert found.rule == "numeric-drift"
+def test_what_a_model_keeps_of_an_export_is_not_met_by_later_inputs():
+    found = [each for each in judged(Remembers(), "torchscript").findings if each.severity is onnx_ci.Severity.ERROR]
+    assert found
+    assert {each.probe.partition(",")[0] for each in found} == {"asked in an export"}
 
 
 def test_a_model_that_computes_the_same_in_an_export_passes():
