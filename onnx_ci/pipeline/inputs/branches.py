@@ -182,6 +182,8 @@ class BranchFinder:
         untaken: list[UntakenBranch] = []
         while place := next((place for place in self._one_sided() if self._question(place) not in self._questions), None):
             self._questions.add(self._question(place))
+            if only_usual and self._asks_for_size_one(place):
+                continue
             condition = self._condition(place)
             name = f"branch at {condition.path.name}:{condition.line}"
             same_line = sum(probe.name.startswith(name) for probe in self._added)
@@ -192,6 +194,14 @@ class BranchFinder:
                 case UntakenBranch() as branch:
                     untaken.append(branch)
         return Branches(probes=tuple(probes), untaken=tuple(untaken))
+
+    def _asks_for_size_one(self, place: Place) -> bool:
+        """Whether what is decided is whether an axis has size 1, as far as the probes tell."""
+        runs = [(run.sizes, each.comparison.gaps) for run in self._runs for each in run.observation.decisions.get(place, ())]
+        return any(
+            len({sizes[name] for sizes, _ in runs}) > 1 and all([*map(abs, gaps)] == [sizes[name] - 1] for sizes, gaps in runs)
+            for name in self._sizes
+        )
 
     def _question(self, place: Place) -> object:
         """What distinguishes one search from another: submodules often decide the same."""

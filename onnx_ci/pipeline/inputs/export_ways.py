@@ -33,11 +33,13 @@ def probes_of_ways(tracer: Tracer, copies: Copies, prober: Prober, directions: D
     """The first input on which the model is not as on a ``usual`` run when told of an export, for each exporter of torch."""
     with noting_questions() as asked:
         _outputs(copies.running(directions.example))
+    tried = [_calls(usual)]
     for exporter in (each for each in OF_TORCH if not asked.isdisjoint(QUESTIONS[each])):
         with as_in_export(exporter):  # a copy of its own: what the model keeps of this must not be met again
             told, _ = tracer.record(with_inputs(copies.fresh(), directions.example))
-        if not told.is_accepted or _calls(told) == _calls(usual):
+        if not told.is_accepted or (calls := _calls(told)) in tried:
             continue
+        tried.append(calls)
         for name, inputs in _larger(directions, usual.elements):
             own = _outputs(copies.running(inputs))
             with as_in_export(exporter):

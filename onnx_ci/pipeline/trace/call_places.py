@@ -43,16 +43,15 @@ class CallPlaces:
         namespace: dict[str, Any] = {}
         module: str | None = None
         is_in_torch = False
-        while frame is not None and frame.f_code is not run_tree.__code__:
-            file = frame.f_code.co_filename
-            if owner_of(file) is not Owner.TOOLCHAIN:
+        while frame is not None and (code := frame.f_code) is not run_tree.__code__:
+            if owner_of(code.co_filename) is not Owner.TOOLCHAIN:
                 namespace = namespace if frames else frame.f_globals
-                frames.append((frame.f_code, frame.f_lasti))
-                key += (id(frame.f_code), frame.f_lasti)
-            elif file not in _WRAPPERS and not file.startswith(_TRACE):
-                is_in_torch = is_in_torch or not frames
-                if module is None and calls_module(frame):
-                    module = self._names.get(id(frame.f_locals.get("self")))
+                frames.append((code, frame.f_lasti))
+                key += (id(code), frame.f_lasti)
+            elif module is None and calls_module(frame):
+                module = self._names.get(id(frame.f_locals.get("self")))
+            if not (frames or is_in_torch):
+                is_in_torch = code.co_filename not in _WRAPPERS and not code.co_filename.startswith(_TRACE)
             frame = frame.f_back
         if frame is None:  # such as a copy of what the model has returned
             return NOWHERE

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+import weakref
 from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from typing import Any, Self
 
@@ -114,9 +115,9 @@ class Recorder:
         self._keep, self._answers, self._kinds, self._operators = keep, answers, kinds, _Operators(self)
         self._events: list[Event] = []
         self._values: list[Value] = []
-        # Weak, so that recording a run needs little more memory than the run.
-        self._positions: MutableMapping[torch.Tensor, int] = WeakIdKeyDictionary()
-        """The value that each tensor is at the moment."""
+        self._positions = _Positions()
+        self._place: Place | None = None
+        """That of the function that runs, and of the operators in it."""
         self._is_paused = False
         """Whether the operators that run are the recorder's own."""
         self._sharing: dict[int, MutableMapping[torch.Tensor, bool]] = {}
@@ -219,7 +220,7 @@ class Recorder:
     def _described_arguments(self, args: Any, kwargs: Any) -> tuple[Any, Any, Place] | None:
         """What a call gets and where it is, before it writes to anything; ``None`` if a tensor cannot be described."""
         with self._own_work():
-            return self._described(args), self._described(kwargs), self._places.now()
+            return self._described(args), self._described(kwargs), self._place or self._places.now()
         return None
 
     def operator(self, call: OperatorCall) -> Any:
@@ -291,7 +292,11 @@ class Recorder:
 
     def _called(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         arguments = self._described_arguments(args, kwargs)
-        result = func(*args, **kwargs)
+        before, self._place = self._place, None if arguments is None else arguments[2]
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            self._place = before
         is_tensor = isinstance(result, torch.Tensor)
         is_noted = is_tensor or (isinstance(result, (tuple, list)) and tensor_leaves(result)) or is_in_place(name)
         if is_noted and arguments is not None:
@@ -372,6 +377,26 @@ class Recorder:
         """Record that Python reads numbers in a way that hides what it does with them."""
         if not self._is_paused:
             self._note(UnseenRead(function, values, self._places.now()))
+
+
+class _Positions:
+    """The value that each tensor is at the moment, without keeping it; much faster than a ``WeakIdKeyDictionary``."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+
+    def get(self, tensor: torch.Tensor) -> int | None:
+        known = self._known.get(id(tensor))
+        return known[1] if known is not None and known[0]() is tensor else None  # another tensor may have got the id since
+
+    def __contains__(self, tensor: torch.Tensor) -> bool:
+        return self.get(tensor) is not None
+
+    def __getitem__(self, tensor: torch.Tensor) -> int:
+        return self._known[id(tensor)][1]
+
+    def __setitem__(self, tensor: torch.Tensor, position: int) -> None:
+        self._known[id(tensor)] = weakref.ref(tensor), position
 
 
 def _address(tensor: torch.Tensor) -> int | None:
