@@ -19,7 +19,7 @@ from pathlib import Path
 
 from onnx_ci.engine.events import Emit, SearchEnded, SearchStarted, to_nobody
 from onnx_ci.engine.evidence import Evidence, Trial
-from onnx_ci.engine.export_at_fault import with_export_at_fault
+from onnx_ci.engine.export_at_fault import with_dynamo, with_export_at_fault
 from onnx_ci.engine.part_at_fault import with_part_at_fault
 from onnx_ci.engine.pass_at_fault import with_chain, with_pass_at_fault
 from onnx_ci.engine.shared import Shared
@@ -43,7 +43,7 @@ from onnx_ci.pipeline.model.call import PrepareError, SkippedByRecipeError
 from onnx_ci.pipeline.model.places import is_in_project
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.post_export.apply import apply_pass
-from onnx_ci.pipeline.post_export.shipped_reference import ShippedReference, calibration_feeds
+from onnx_ci.pipeline.post_export.shipped_reference import calibration_feeds
 from onnx_ci.pipeline.prepare.prepare import Prepared, Weights
 from onnx_ci.pipeline.run.runtime import Runtime, make_runtime
 from onnx_ci.processes.capture import captured, timed
@@ -51,7 +51,7 @@ from onnx_ci.processes.clock import CLOCK
 from onnx_ci.processes.limits import Limits
 from onnx_ci.processes.scratch import scratch_folder
 from onnx_ci.results.records import CellEvidence, Finding, Severity, SkipCause
-from onnx_ci.results.rules import finding
+from onnx_ci.results.rules import REMEDIES, finding
 from onnx_ci.results.verdict import broken_rules, unexpected_rules
 
 
@@ -199,6 +199,8 @@ class _Cell:
                     runtimes = self.context.runtimes_of(self.task)
                     path = None if file is None else file.path
                     trial.findings = with_part_at_fault(trial.findings, self.task, trial.prepared, path, runtimes, deadline)
+                    is_right = functools.partial(self._is_right, trial.prepared.model, trial.prepared)
+                    trial.findings = with_dynamo(trial.findings, self.task, is_right)
             if file is not None and self.context.artifacts is not None:
                 _keep(file.path, self.context.artifacts / self.task.cell.recipe, self.evidence)
 
@@ -266,7 +268,7 @@ class _Cell:
                 )
                 for look in (self._on_another_way, self._on_another_export):
                     if is_export and CLOCK.thread_time() + timings["export"] < deadline:
-                        findings = look(findings, prepared, shipped)
+                        findings = look(findings, prepared)
             of_contract = len(judgement.contract)
             contract, numbers = tuple(findings[:of_contract]), tuple(explained(findings[of_contract:], trial.findings))
             judgement = replace(judgement, contract=contract, numbers=numbers, log=log)
@@ -277,25 +279,26 @@ class _Cell:
             save_failing(judgement.numbers, inputs, prepared.model.signature.input_names, folder)
         return judgement
 
-    def _on_another_way(self, findings: Sequence[Finding], prepared: Prepared, _: ShippedReference) -> list[Finding]:
+    def _on_another_way(self, findings: Sequence[Finding], prepared: Prepared) -> list[Finding]:
         """The findings; those of lines that an export does not run are at the line that decides so."""
         with scratch_folder() as scratch:
             again = functools.partial(export, prepared.model, (), self.task.cell, scratch / "again.onnx")
             return with_way_at_fault(findings, prepared.model, again)
 
-    def _on_another_export(self, findings: Sequence[Finding], prepared: Prepared, shipped: ShippedReference) -> list[Finding]:
+    def _on_another_export(self, findings: Sequence[Finding], prepared: Prepared) -> list[Finding]:
         """The findings; wrong numbers that another export has not, with what makes it right as their remedy."""
-
-        def is_right(model: RecipeModel) -> bool:
-            with scratch_folder() as scratch:
-                path = scratch / "again.onnx"
-                if export(model, (), self.task.cell, path).artifact is None:
-                    return False
-                file, runtimes = JudgedFile(path=path, complete=path), self.context.runtimes_of(self.task)
-                again = judge(file, self.task, shipped, runtimes, {})
-            return bool(again.outputs) and not broken_rules(again.findings)
-
+        is_right = functools.partial(self._is_right, prepared=prepared, task=self.task)
         return with_export_at_fault(findings, prepared.model, self.task.cell.exporter, is_right)
+
+    def _is_right(self, model: RecipeModel, prepared: Prepared, task: CellTask) -> bool:
+        """Whether a model can be exported as a task says, and computes the same in the file as what is ``prepared``."""
+        shipped, runtimes = self.context.shared.shipped_reference(task, prepared, {}), self.context.runtimes_of(task)
+        with scratch_folder() as scratch:
+            path = scratch / "again.onnx"
+            if export(model, (), task.cell, path).artifact is None:
+                return False
+            again = judge(JudgedFile(path=path, complete=path), task, shipped, runtimes, {})
+        return bool(again.outputs) and not broken_rules(again.findings)
 
     def _is_to_be_located(self, findings: Sequence[Finding]) -> bool:
         """Whether a fault is searched for: one that is not expected, in a single file, on the CPU."""
@@ -351,19 +354,18 @@ def _digest(path: Path) -> str | None:
 # --- what ends a cell before its time ---------------------------------------------------------------------------------
 
 _USUAL_LIMIT = 1000
-_CLOSE_FILES = "Close the files that the model and its recipe open, or raise the limit: ulimit -n shows it."
-_FREE_GPU = "Shrink the model or the example, or check with nvidia-smi what else uses the GPU's memory."
 
 
 def _failure(task: CellTask, error: Exception) -> Finding:
     """A failure that no stage reports: a full disk or GPU, or an internal error, which must not affect other cells."""
     if devices.ran_out_of_memory(error):
         message = f"{task.cell.device} ran out of memory: {first_line(error)}"
-        return finding("out-of-memory", message, remedy=_FREE_GPU if task.cell.gpu else None)
+        return finding("out-of-memory", message, remedy=REMEDIES["free-gpu"] if task.cell.gpu else None)
     if full := disk_error(error):
         return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}")
     if many := open_files_error(error):
-        return finding("recipe-error", f"the cell's process cannot open another file: {many.strerror}", remedy=_CLOSE_FILES)
+        message = f"the cell's process cannot open another file: {many.strerror}"
+        return finding("recipe-error", message, remedy=REMEDIES["close-files"])
     if isinstance(error, EnvironmentLacksError):
         return finding("missing-device", str(error), remedy="onnx-ci doctor shows what does not work here.")
     if isinstance(error, MemoryError):

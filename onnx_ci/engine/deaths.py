@@ -14,11 +14,10 @@ from onnx_ci.matrix.plan import CellSpec
 from onnx_ci.owners import Owner, owner_of
 from onnx_ci.processes.supervisor import Death
 from onnx_ci.results.records import CellEvidence, Problem, Severity
-from onnx_ci.results.rules import finding
+from onnx_ci.results.rules import REMEDIES, finding
 from onnx_ci.results.stages import ACTIVITY
 from onnx_ci.results.verdict import broken_rules
 
-_NO_SEARCH = "To leave the search out: --locate=false."
 _FRAME = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d+)')
 """A line of a stack as :mod:`faulthandler` writes it."""
 
@@ -51,7 +50,7 @@ def evidence_of_death(spec: CellSpec, death: Death, last_seen: LastSeen, *, is_w
     # A cell that dies is never green: without a failure before the search, the death is one.
     if evidence is not None and broken_rules(evidence.findings):
         message = f"{which} {death.message} when it searched for the cause of the failure, which is not affected"
-        note = finding(death.cause, message, severity=Severity.NOTE, remedy=_NO_SEARCH)
+        note = finding(death.cause, message, severity=Severity.NOTE, remedy=REMEDIES["no-search"])
         return replace(evidence, findings=(*evidence.findings, note), log="\n".join(filter(None, (evidence.log, death.log))))
     activity = f" while {ACTIVITY.get(stage, stage)}" if stage else ""
     broken = finding(death.cause, f"{which} {death.message}{activity}", details={"stage": stage})

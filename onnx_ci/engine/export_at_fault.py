@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from onnx_ci.engine.weights import OF_VALUES
-from onnx_ci.opsets import UNOPTIMIZED
+from onnx_ci.matrix.plan import CellTask
+from onnx_ci.opsets import FIRST_DYNAMO_OPSET, UNOPTIMIZED
 from onnx_ci.pipeline.model.places import is_in_project, source_line
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.results.records import Culprit, Finding
@@ -50,6 +51,16 @@ def with_export_at_fault(
             remedy = REMEDIES["symbolic"].format(function.__name__)
             return [replace(each, culprits=(culprit,), steps=(), remedy=remedy) if each in wrong else each for each in findings]
     return [*findings]
+
+
+def with_dynamo(findings: Sequence[Finding], task: CellTask, is_right: Callable[[CellTask], bool]) -> list[Finding]:
+    """The findings; of an operator that TorchScript lacks, with dynamo as the remedy if its file is right."""
+    open_ended, opset = REMEDIES["untranslated-torchscript"], max(task.cell.opset, FIRST_DYNAMO_OPSET)
+    unsolved = [each for each in findings if each.remedy == open_ended.format(each.operator, task.cell.opset)]
+    if not unsolved or not is_right(replace(task, cell=replace(task.cell, exporter="dynamo", opset=opset))):
+        return [*findings]
+    remedy = REMEDIES["dynamo-is-right"].format(opset)
+    return [replace(each, remedy=remedy) if each in unsolved else each for each in findings]
 
 
 def _with_symbolic(parent: Any) -> Iterator[tuple[Any, CodeType]]:

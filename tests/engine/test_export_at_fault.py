@@ -1,4 +1,4 @@
-"""What makes an export right is its remedy: an option of the exporter, or leaving out a symbolic."""
+"""What makes an export right is its remedy: an option of the exporter, leaving out a symbolic, or the other exporter."""
 
 from __future__ import annotations
 
@@ -58,3 +58,28 @@ def test_a_right_symbolic_passes():
 def test_an_operator_that_the_exporter_is_known_to_get_wrong_has_its_remedy(function, remedy):
     found = [each for each in judged(Function(function)).findings if each.severity is onnx_ci.Severity.ERROR]
     assert [remedy in each.remedy for each in found] == ([True] if remedy else [])
+
+
+@pytest.mark.parametrize(
+    ("function", "opset", "remedy"),
+    [
+        (
+            torch.asinh,
+            "17",
+            "Declare exporter='dynamo' and opsets='18-', with which the file is right. Or rewrite the operation.",
+        ),
+        (lambda x: x.kthvalue(2, 1).values, "17", "Write x.topk(3, 1, largest=False).values[:, -1] in place of"),
+        (
+            lambda x: torch.nn.functional.scaled_dot_product_attention(x, x, x),
+            "13",
+            "the exporter translates it from opset 14 on",
+        ),
+        (torch.lgamma, "17", "torch.onnx.register_custom_op_symbolic('aten::lgamma', FUNCTION, 17)"),  # dynamo has none either
+    ],
+    ids=["dynamo", "another operator", "a later opset", "neither"],
+)
+def test_an_operator_that_the_exporter_lacks_has_what_is_known_to_help(function, opset, remedy):
+    recipe = onnx_ci.recipe(lambda: (Function(function), (X,)), name="net", **ROWS)
+    (found,) = run_one(recipe, opsets=opset, isolation="none", cache="off").findings
+    assert found.rule == "unsupported-operator"
+    assert remedy in found.remedy

@@ -113,8 +113,7 @@ def explain_drift_on_gpu(
     for output in sides:
         if output.apart == (f"PyTorch on {device}",):
             message = f"{output.verdict} on output {output.name!r}, with a much larger error against float64"
-            remedy = "Look for what the model enables while it runs, such as TF32: it makes the comparison too coarse."
-            explained.append(finding("vacuous", message, remedy=remedy, severity=Severity.NOTE))
+            explained.append(finding("vacuous", message, remedy=REMEDIES["tf32-in-model"], severity=Severity.NOTE))
     return explained
 
 

@@ -135,7 +135,7 @@ class FileRun:
     def _fault(self, fault: BrokenRuntimeError) -> Finding:
         """The one finding about a runtime that died or broke a promise, whatever it was given."""
         name, where = self.runtime.name, "while loading the file" if self.probe is None else f"on {self.probe!r}"
-        remedy = _CONFORMANCE.format(name) if fault.rule == "run-error" else None
+        remedy = REMEDIES["conformance"].format(name) if fault.rule == "run-error" else None
         return finding(fault.rule, f"{where}, {name} {fault}", details={"runtime": name}, remedy=remedy)
 
     def _run_probes(self, session: Session) -> None:
@@ -223,11 +223,10 @@ class FileRun:
             message = f"{self.runtime.name} {ran}, {wanted}: {named}"
             severity = Severity.ERROR if must else Severity.NOTE
             details["nodes"] = [*nodes]
-            yield finding("provider-mismatch", message, remedy=_NO_KERNEL, severity=severity, details=details)
+            yield finding("provider-mismatch", message, remedy=REMEDIES["no-kernel"], severity=severity, details=details)
         elif nodes is None and must:
             message = f"{self.runtime.name} does not report which nodes ran on {self.device}, but the recipe requires all to"
-            remedy = "Check why the file does not run, or why no profile can be written."
-            yield finding("provider-mismatch", message, remedy=remedy, details=details)
+            yield finding("provider-mismatch", message, remedy=REMEDIES["no-profile"], details=details)
 
 
 def is_of_runtime_alone(fault: Finding) -> bool:
@@ -235,10 +234,8 @@ def is_of_runtime_alone(fault: Finding) -> bool:
     return fault.probe is None and "runtime" in fault.details
 
 
-_CONFORMANCE = "pytest --onnx-runtime={} shows what the plug-in gets wrong, on small files."
 _ALIKE = 4.0
 """How many times as far off as on the example a file may be that is imprecise everywhere."""
-_NO_KERNEL = "The provider has no kernel for them at this opset or data type; another opset may help, or other operators."
 
 
 def feeds_of(signature: Signature, weights: Mapping[str, torch.Tensor], probe: Probe) -> dict[str, torch.Tensor]:
@@ -296,10 +293,7 @@ def too_noisy(outputs: Sequence[OutputDrift]) -> Iterator[Finding]:
             f"output {name!r} is too noisy on {listed_shortly([*map(repr, by_probe)])} to prove anything: {where}"
             f"its noise is {worst.noise:.2g}, and its largest value is {worst.max_abs:.2g}"
         )
-        yield finding("vacuous", message, severity=Severity.NOTE, remedy=_NEVER_GIVEN)
-
-
-_NEVER_GIVEN = "If the model never gets such values, declare which ones it gets: inputs={NAME: onnx_ci.floats(LOW, HIGH)}."
+        yield finding("vacuous", message, severity=Severity.NOTE, remedy=REMEDIES["never-given"])
 
 
 def _never_drawn(names: Iterable[str], probes: Sequence[Probe]) -> list[Finding]:

@@ -40,8 +40,7 @@ def compare_signature(
     own, in_graph = model.signature.own_output_names, [value.name for value in signature.outputs]
     if own and not declared and set(own).isdisjoint(in_graph):
         message = f"the outputs of the model have names ({', '.join(own)}) that are not in the file"
-        remedy = "Declare output_names in this order."
-        findings.append(finding("output-mismatch", message, severity=Severity.NOTE, remedy=remedy))
+        findings.append(finding("output-mismatch", message, severity=Severity.NOTE, remedy=REMEDIES["declare-outputs"]))
     return findings
 
 
@@ -50,7 +49,7 @@ def check_content(signature: Signature, task: CellTask, *, domains: Collection[s
     findings = []
     if signature.opset != task.opset_of_file:
         said = f"opset {task.opset_of_file} was requested, but the file is written at opset {signature.opset}"
-        remedy = _HAND_ON_OPSET if task.cell.exporter == CUSTOM else None
+        remedy = REMEDIES["hand-on-opset"] if task.cell.exporter == CUSTOM else None
         if task.cell.graph_pass is not None:
             declared = f"onnx_ci.graph_pass(..., opset={signature.opset})"
             remedy = f"If {task.cell.graph_pass} is meant to convert the file, declare what it writes: then=[{declared}]."
@@ -60,9 +59,6 @@ def check_content(signature: Signature, task: CellTask, *, domains: Collection[s
         if domain not in declared_domains:
             findings += [finding("foreign-domain", f"the graph uses operators of the domain {domain!r}")]
     return [*findings, *check_paths(signature), *check_weights(signature)]
-
-
-_HAND_ON_OPSET = "Let the export function write the opset that it gets: torch.onnx.export(..., opset_version=opset)."
 
 
 def _compare_values(

@@ -243,8 +243,7 @@ def _check_example(axes: DeclaredAxes, recipe: Recipe, inputs: Sequence[torch.Te
         _check_variables(where, place.size, sizes)
         if place.size.is_name and sizes[place.size.text] != actual:
             message = f"the axis name {place.size.text!r} is used for axes of size {sizes[place.size.text]} and {actual}"
-            remedy = "Give axes that vary independently different names."
-            raise PrepareError(finding("name-mismatch", message, remedy=remedy))
+            raise PrepareError(finding("name-mismatch", message, remedy=REMEDIES["several-names"]))
         if (size := place.size.at(sizes)) != actual:
             message = f"{where}, which is {size} for {_written(place.size, sizes)}, but the example has {actual}"
             raise PrepareError(finding("name-mismatch", message, remedy="Correct the expression, or the example."))
@@ -294,8 +293,6 @@ def _check_sizes(axes: DeclaredAxes, recipe: Recipe, inputs: Sequence[torch.Tens
 
 # --- dynamic_shapes ---------------------------------------------------------------------------------------------------
 
-_LIKE_ARGS = "Give dynamic_shapes an entry for each argument of forward, in their order or by their names."
-
 
 def _axes_from_shapes(recipe: Recipe, call: Call) -> tuple[dict[str, dict[int, str]], dict[str, Any]]:
     """``dynamic_shapes``, which has the structure of forward's arguments, as axes by input name, and its ``Dim`` objects."""
@@ -312,7 +309,7 @@ def _axes_from_shapes(recipe: Recipe, call: Call) -> tuple[dict[str, dict[int, s
             leaf = _entry(spec, list(bound.values()), path)
         except (LookupError, TypeError):
             message = f"dynamic_shapes does not match the structure of args: it has no entry for {name!r}"
-            raise PrepareError(finding("unknown-axis", message, remedy=_LIKE_ARGS)) from None
+            raise PrepareError(finding("unknown-axis", message, remedy=REMEDIES["like-args"])) from None
         entries = leaf.items() if isinstance(leaf, Mapping) else enumerate(leaf or ())
         for axis, dim in entries:
             if dim is not None and not isinstance(dim, int) and dim != torch.export.Dim.STATIC:
@@ -347,7 +344,7 @@ def _spec_by_position(spec: Any, call: Call, bound: Mapping[str, Any]) -> Any:
     unknown = next((name for name in spec if name not in parameters), None)
     if unknown is not None:
         message = f"dynamic_shapes names {unknown!r}, which is not an argument of forward{did_you_mean(unknown, parameters)}"
-        raise PrepareError(finding("unknown-axis", message, remedy=_LIKE_ARGS))
+        raise PrepareError(finding("unknown-axis", message, remedy=REMEDIES["like-args"]))
     return [spec.get(name) for name in bound]
 
 

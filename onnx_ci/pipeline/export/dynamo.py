@@ -92,10 +92,6 @@ class DynamoExporter(Handling):
             severity=Severity.WARNING,
         )
 
-    def remedy_of_operator(self, operator: str, opset: int) -> str:
-        """A translation in onnxscript."""
-        return f"custom_translation_table={{torch.ops.{operator}: FUNCTION}} in the recipe"
-
     def takes_argument(self, argument: Container) -> bool:
         """``torch.export`` needs the names of the children."""
         return argument.has_keys

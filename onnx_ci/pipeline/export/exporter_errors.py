@@ -18,7 +18,7 @@ from onnx_ci.collection.recipe import Recipe
 from onnx_ci.environment.versions import lacking
 from onnx_ci.errors import disk_error
 from onnx_ci.onnx_model.files import NotAModelError
-from onnx_ci.opsets import CUSTOM
+from onnx_ci.opsets import CUSTOM, OF_TORCH
 from onnx_ci.pipeline.export.error_lines import line_of_error, line_of_operator, line_that_fixes, was_unhandled
 from onnx_ci.pipeline.export.handling import handling_of
 from onnx_ci.pipeline.model.call import Call, bound_arguments, wrapper_by_position, wrapper_without_constants
@@ -58,7 +58,7 @@ def judge_error(error: BaseException, cell: Cell, model: RecipeModel) -> Finding
     chain = _chain(error)
     who = _describe_exporter(cell, model.recipe)
     if isinstance(error, NotAModelError):
-        of_function = _RETURN if model.recipe.run_files is None else _RETURN_ALL
+        of_function = REMEDIES["return-file"] if model.recipe.run_files is None else REMEDIES["return-files"]
         return finding("export-error", f"{who} {error}", remedy=of_function if cell.exporter == CUSTOM else None)
     message = describe_error(error, who)
     if full := disk_error(error):
@@ -73,7 +73,8 @@ def judge_error(error: BaseException, cell: Cell, model: RecipeModel) -> Finding
             operator = next((".".join(name.groups()) for name in names if name), None)
             if cell.exporter == "dynamo" and operator is not None:
                 source = line_of_operator(model.fresh(), operator) or source
-            return finding(rule, message, operator=operator, remedy=_remedy_of_operator(rule, operator, cell), source=source)
+            remedy = _remedy_of_operator(rule, operator, cell, message)
+            return finding(rule, message, operator=operator, remedy=remedy, source=source)
     if about_size := _fixed_size(message, model):
         return about_size
     line = source.text if source is not None else ""
@@ -96,10 +97,6 @@ def _remedy_of_call(call: Call, cell: Cell, *, has_line: bool) -> str | None:
     if not has_line and (wrapper := wrapper_without_constants(call)):
         return f"The exporter does not take all arguments that are not tensors. Fix their values: {wrapper}."
     return None
-
-
-_RETURN_ALL = 'Return each file by name, as a path, a program or a model: {"prefill": path, "decode": other}.'
-_RETURN = "Write the file to the path that the function gets, or return a program, a model or the path of the file."
 
 
 def _describe_exporter(cell: Cell, recipe: Recipe) -> str:
@@ -127,16 +124,16 @@ def _chain(error: BaseException) -> list[BaseException]:
     return chain
 
 
-def _remedy_of_operator(rule: str, operator: str | None, cell: Cell) -> str | None:
+def _remedy_of_operator(rule: str, operator: str | None, cell: Cell, message: str) -> str | None:
     """How to give the exporter what it lacks, if that is known."""
+    if added := re.search(r"was added in version (\d+)", message):
+        return f"Raise the opset: the exporter translates it from opset {added[1]} on."
     if rule != "unsupported-operator" or operator is None or not _OPERATOR_NAME.fullmatch(operator):
         return None
-    if own := next((entry.remedy for entry in _TABLE["operator"] if re.match(entry.pattern, operator)), None):
-        return own
-    how = handling_of(cell.exporter).remedy_of_operator(operator, cell.opset)
-    if how is None:
-        return None
-    return f"Rewrite the operation, raise the opset, or translate it: {how}. A known gap is expect=onnx_ci.unsupported(...)."
+    own = next((entry.remedy for entry in _TABLE["operator"] if re.match(entry.pattern, operator)), None)
+    if own is None and cell.exporter in OF_TORCH:
+        return REMEDIES[f"untranslated-{cell.exporter}"].format(operator, cell.opset)
+    return own
 
 
 def remedy_of_wrong_operator(operators: Iterable[str]) -> str | None:
@@ -193,13 +190,10 @@ def _fixed_size(message: str, model: RecipeModel) -> Finding | None:
     if first["hint"]:
         remedy = f"torch.export takes a size of 0 or 1 for a constant: let {axis_in(first)} be 2 or more in the example."
         return finding("export-error", message, remedy=remedy)
-    return finding(
-        "export-error",
-        message,
-        remedy=REMEDIES["fixed-by-torch-export"].format(axis_in(first), first["size"]),
-        source=line_that_fixes(model.fresh(), model.signature.dynamic_shapes, first["dimension"]),
-        details={"dynamic_axis": label_of(first)},
-    )
+    source = line_that_fixes(model.fresh(), model.signature.dynamic_shapes, first["dimension"])
+    name = "fixed-by-loop" if source is not None and re.match(r"for\b", source.text) else "fixed-by-torch-export"
+    remedy = REMEDIES[name].format(axis_in(first), first["size"])
+    return finding("export-error", message, remedy=remedy, source=source, details={"dynamic_axis": label_of(first)})
 
 
 _SUGGESTED = re.compile(r"Suggested fixes:\s*\n((?:\s*\w+ = .+\n?)+)")

@@ -12,13 +12,12 @@ from onnx_ci.pipeline.inputs.branches import UntakenBranch
 from onnx_ci.pipeline.model.places import innermost, is_in_project, is_of_toolchain, source_line
 from onnx_ci.processes.capture import Notice
 from onnx_ci.results.records import Finding, Severity, SourceLine
-from onnx_ci.results.rules import RULES, finding
+from onnx_ci.results.rules import REMEDIES, RULES, finding
 
 _WARNINGS = [
     {**entry, "pattern": re.compile(entry["pattern"], re.DOTALL), "severity": Severity(entry.get("severity", "note"))}
     for entry in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["warning"]
 ]
-_WITHOUT_LINE = "If the warning is about something that you accept, name a part of its text in allow_warnings of the recipe."
 
 
 def judge_warnings(notices: Iterable[Notice], allowed: Sequence[str], *, training: bool) -> list[Finding]:
@@ -41,7 +40,7 @@ def judge_warnings(notices: Iterable[Notice], allowed: Sequence[str], *, trainin
         if entry.get("needs-line") and (not notice.filename or is_of_toolchain(notice.filename)):
             continue  # torch's own layers check their arguments so
         source = innermost(notice.stack or ([(notice.filename, notice.line)] if notice.filename else []))
-        remedy = entry.get("remedy") or (None if source is not None else _WITHOUT_LINE)
+        remedy = entry.get("remedy") or (None if source is not None else REMEDIES["without-line"])
         details = {"explains": entry["explains"]} if "explains" in entry else {}
         judged = finding("export-warning", message, severity=entry["severity"], source=source, remedy=remedy, details=details)
         findings.setdefault((meaning, source), judged)

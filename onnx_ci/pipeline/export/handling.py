@@ -42,10 +42,6 @@ class Handling:
         """Findings about how its call differs from the one that the recipe declares."""
         yield from ()
 
-    def remedy_of_operator(self, operator: str, opset: int) -> str | None:
-        """How to give the exporter an operator that it lacks, if that is known."""
-        return None
-
     def takes_model(self, model: torch.nn.Module | torch.export.ExportedProgram) -> bool:
         """Whether it exports models of this class."""
         return True

@@ -47,10 +47,6 @@ class TorchScriptExporter(Handling):
         """
         return [branch for branch in branches if any(_freezes(notice, branch.condition) for notice in notices)]
 
-    def remedy_of_operator(self, operator: str, opset: int) -> str:
-        """A symbolic function."""
-        return f"torch.onnx.register_custom_op_symbolic({operator!r}, FUNCTION, {opset})"
-
     def takes_model(self, model: torch.nn.Module | torch.export.ExportedProgram) -> bool:
         """``torch.onnx.export`` passes some classes to dynamo even with ``dynamo=False``."""
         return not (isinstance(model, torch.export.ExportedProgram) or is_exportable(model))

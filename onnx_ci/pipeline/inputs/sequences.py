@@ -214,16 +214,17 @@ class Sequences:
             with seeded(self._recipe.seed + number):
                 returned: Any = function(number, by_name)
         except Exception as error:  # whatever it raises is reported
-            raise recipe_error(f"step_inputs raised {describe_exception(error)} for step {number}", _RETURN_REMEDY) from None
+            message = f"step_inputs raised {describe_exception(error)} for step {number}"
+            raise recipe_error(message, REMEDIES["return-inputs"]) from None
         if not isinstance(returned, Mapping):
             message = f"step_inputs returned {type(returned).__name__} for step {number} instead of a dictionary"
-            raise recipe_error(message, _RETURN_REMEDY)
+            raise recipe_error(message, REMEDIES["return-inputs"])
         computed = {}
         for name, tensor in returned.items():
             if name not in by_name or not isinstance(tensor, torch.Tensor):
                 is_input = name in by_name
                 what = f"is not a tensor but {tensor!r}" if is_input else f"is not an input{did_you_mean(name, by_name)}"
-                raise recipe_error(f"step_inputs returned {name!r} for step {number}, which {what}", _RETURN_REMEDY)
+                raise recipe_error(f"step_inputs returned {name!r} for step {number}, which {what}", REMEDIES["return-inputs"])
             index = self._names.index(name)
             if index in self._fed:
                 message = f"step_inputs returned {name!r} for step {number}, which is fed back"
@@ -251,11 +252,7 @@ class Sequences:
 
 def _not_run(how: str, error: PrepareError) -> Finding:
     message = f"the steps were not compared {how}: {error.finding.message}"
-    remedy = "If the model should accept that, let step_inputs take all sizes from the inputs that it is called with."
-    return finding("vacuous", message, remedy=remedy, severity=Severity.NOTE)
-
-
-_RETURN_REMEDY = 'Return a dictionary of inputs: step_inputs=lambda step, inputs: {"position": inputs["position"] + step}.'
+    return finding("vacuous", message, remedy=REMEDIES["sizes-of-steps"], severity=Severity.NOTE)
 
 
 def _typed(tensor: torch.Tensor) -> str:

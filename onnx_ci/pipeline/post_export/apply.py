@@ -18,7 +18,7 @@ from onnx_ci.pipeline.model.devices import ran_out_of_memory
 from onnx_ci.pipeline.post_export.passes import CannotApplyError, Feeds
 from onnx_ci.processes.capture import captured
 from onnx_ci.results.records import Finding
-from onnx_ci.results.rules import finding
+from onnx_ci.results.rules import REMEDIES, finding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +61,7 @@ def _finding_of(error: BaseException, graph_pass: GraphPass, paths: tuple[Path, 
     if isinstance(error, CannotApplyError):
         message, remedy = f"{graph_pass.name} {error}", error.remedy
     elif isinstance(error, NotAModelError):
-        message = f"{graph_pass.name} {error}"
-        remedy = "Return the model that the pass made, as a ModelProto or as the path of a file."
+        message, remedy = f"{graph_pass.name} {error}", REMEDIES["return-of-pass"]
     for path in paths:  # they differ in each run
         message = message.replace(str(path), "the file")
     return finding("pass-error", message, remedy=remedy, introduced_by=graph_pass.name)

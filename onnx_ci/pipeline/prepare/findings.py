@@ -34,14 +34,12 @@ from onnx_ci.results.records import Finding, Severity, SourceLine
 from onnx_ci.results.rules import REMEDIES, finding
 from onnx_ci.text import count, listed, listed_shortly
 
-_CHOOSE_OUTPUTS = "To choose among what the model returns, wrap it: onnx_ci.adapt(model, outputs=NAMES_OR_FUNCTION)."
-
 
 def check_outputs(result: Any, tensors: Outputs, recipe: Recipe) -> None:
     """Raise a :class:`PrepareError` unless a model's outputs can be exported and have the declared names."""
     if not tensors:
         message = f"the model returns no tensor: its output is of the class {type(result).__name__}"
-        raise recipe_error(message, f"Return at least one tensor from forward. {_CHOOSE_OUTPUTS}")
+        raise recipe_error(message, REMEDIES["no-tensor"])
     if any(tensor.is_complex() for tensor in tensors):
         raise recipe_error("the model returns a complex tensor, which cannot be exported", "Return torch.view_as_real of it.")
     if len(recipe.output_names) > len(tensors):
@@ -81,7 +79,7 @@ def of_call(call: Call, result: Any, recipe: Recipe, *, tells_loading: bool) -> 
     for path, leaf in named_leaves(result):
         if leaf is not None and not isinstance(leaf, torch.Tensor):
             message = f"the model returns a {type(leaf).__name__} at {name_of(path)}, which an ONNX output cannot hold"
-            yield finding("output-mismatch", message, remedy=f"Return tensors only. {_CHOOSE_OUTPUTS}")
+            yield finding("output-mismatch", message, remedy=REMEDIES["other-outputs"])
     yield from _misordered_names(call, result, recipe)
     if (extra := extra_names(call, recipe.input_names)) is not None:
         yield extra
@@ -139,8 +137,7 @@ def of_output_sizes(
         yield finding("name-mismatch", message, remedy=f"Declare it as {other!r}.", output=name)
     for probe in probes:
         for wrong in axes.wrong_outputs(recipe.output_names, probe.inputs, probe.reference.own):
-            remedy = "Correct the expression, or give the axis its own name."
-            yield finding("name-mismatch", f"{wrong} on {probe.name!r}", remedy=remedy)
+            yield finding("name-mismatch", f"{wrong} on {probe.name!r}", remedy=REMEDIES["axis-of-its-own"])
             return
 
 
@@ -227,14 +224,10 @@ def not_recorded(trace: Trace) -> Iterator[Finding]:
             lines.setdefault(read.place.source, read.function)
     for source, function in lines.items():
         message = f"numbers of the inputs leave torch by {function}, and what is decided by them is not seen"
-        remedy = "No action is needed if they decide nothing. Decide by tensors: x.abs().max() > 3, not by arrays and texts."
-        yield finding("untaken-branch", message, severity=Severity.NOTE, remedy=remedy, source=source)
+        yield finding("untaken-branch", message, severity=Severity.NOTE, remedy=REMEDIES["unseen"], source=source)
 
 
 # --- precision --------------------------------------------------------------------------------------------------------
-
-_DIFFERS = "The model returns other outputs on each run, which is not rounding: make an input of what changes."
-_DRAWN = "The line draws random numbers, and draws different ones in float64 and in the file: make them a buffer or an input."
 
 
 def noisy_outputs(limit: DriftLimit, probes: Sequence[Probe], trace: Trace, *, repeats: bool) -> Iterator[Finding]:
@@ -254,12 +247,12 @@ def noisy_outputs(limit: DriftLimit, probes: Sequence[Probe], trace: Trace, *, r
             output, noise = noisy.reference.own[position], noisy.reference.noise[position]
             largest = largest_value(output)
             drawing = lines_that_draw(trace)
-            remedy = REMEDIES["rounded"].format(", or fewer steps" if noisy.fed else "") if repeats else _DIFFERS
+            remedy = REMEDIES["rounded"].format(", or fewer steps" if noisy.fed else "") if repeats else REMEDIES["differs"]
             yield finding(
                 "vacuous",
                 f"output {position} of the model differs by {noise:.2g} between {dtype_name(output)} and float64, and its "
                 f"largest value is {largest:.2g}: too noisy to compare by drift{where}",
-                remedy=_DRAWN if drawing else remedy,
+                remedy=REMEDIES["drawn"] if drawing else remedy,
                 source=drawing[0] if drawing else None,
                 details={"noise": noise, "max_abs": largest},
             )
@@ -281,8 +274,7 @@ def not_watchable() -> Finding:
         "the model returns other bits while its operators are watched, as torch's encoder layers do, so they are not watched: "
         "in float64, casts in its code still round, and equal values are tried in one order only"
     )
-    remedy = "No action is needed if forward neither casts nor sorts."
-    return finding("vacuous", message, severity=Severity.NOTE, remedy=remedy)
+    return finding("vacuous", message, severity=Severity.NOTE, remedy=REMEDIES["not-watchable"])
 
 
 # --- observability ----------------------------------------------------------------------------------------------------
@@ -291,8 +283,7 @@ def not_watchable() -> Finding:
 def observability_unknown() -> Finding:
     """A note that this process cannot compute gradients."""
     message = "observability was not measured: the parent process has already computed gradients"
-    remedy = "Run onnx-ci in a process that has not computed gradients, or with isolation=none."
-    return finding("vacuous", message, severity=Severity.NOTE, remedy=remedy)
+    return finding("vacuous", message, severity=Severity.NOTE, remedy=REMEDIES["no-gradients"])
 
 
 def of_observability(observability: Observability) -> Iterator[Finding]:

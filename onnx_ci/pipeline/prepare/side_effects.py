@@ -60,8 +60,7 @@ def _overwrites(given: Sequence[tuple[Path, Any]], pristine: Call) -> Iterator[F
     ]
     if overwritten:
         message = f"the model overwrites {listed_shortly(overwritten)}, and the file leaves its inputs as they are"
-        remedy = "No action is needed, unless callers of the model rely on it."
-        yield finding("impure-model", message, severity=Severity.NOTE, remedy=remedy)
+        yield finding("impure-model", message, severity=Severity.NOTE, remedy=REMEDIES["overwrites"])
 
 
 def _state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -146,7 +145,7 @@ def _explained(
     if repeats and not (others is not None and differ(_after(copies.fresh(), others), own)):
         findings = [_changed(changed)] if changed else [*_overwrites(given, copies.pristine)]
         message = _OTHERWISE_RECORDED if is_recorded else _NOT_RECORDED
-        findings.append(finding("untaken-branch", message, severity=Severity.NOTE, remedy=_PLAIN_REFERENCE))
+        findings.append(finding("untaken-branch", message, severity=Severity.NOTE, remedy=REMEDIES["plain-reference"]))
         return SideEffects(findings=findings, changed=changed, can_share=others is not None and not changed)
     later = "a run after one on other inputs" if repeats else "the next run"
     return SideEffects(findings=[_impure(changed, later, copies)], changed=changed)
@@ -157,7 +156,6 @@ _OTHERWISE_RECORDED = (
     "looked for in what it computes then"
 )
 _NOT_RECORDED = "the model fails while its calls are recorded: branches and indices are not looked for"
-_PLAIN_REFERENCE = "No action is needed: files are compared with runs that are not recorded."
 
 
 def is_same_watched(copies: Copies, own: Outputs) -> bool:

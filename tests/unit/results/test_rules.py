@@ -19,7 +19,7 @@ def test_each_remedy_that_code_names_is_in_the_table():
 
 
 def test_each_remedy_in_the_table_is_named_by_code():
-    quoted = {name for source in SOURCES for name in re.findall(r'"([a-z0-9-]+)"', source)}
+    quoted = {name for source in SOURCES for name in re.findall(r'"([a-z0-9-]+)(?:"|-\{)', source)}
     kinds = {f"frozen-{kind}" for kind in FrozenKind} - {"frozen-branch"}  # it has that of a condition
     unused = {name for name in REMEDIES if name.removesuffix("-torchscript").removesuffix("-dynamo") not in quoted | kinds}
     assert unused == set()

@@ -1,0 +1,122 @@
+"""What the table of exporters' errors says to write in place of something computes the same, and both exporters take it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch.nn.functional import one_hot
+
+from onnx_ci.pipeline.export import exporter_errors
+
+TABLE = tomllib.loads(Path(exporter_errors.__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+REMEDIES = [each["remedy"] for entries in TABLE.values() for each in entries if "remedy" in each]
+REWRITES = dict(
+    match.groups()[::-1]
+    for remedy in REMEDIES
+    if (match := re.search(r"\b[Ww]rite (.+) in place of (.+?)(?:, or |\.$)", remedy))
+)
+
+SAID = {
+    "torch.stack(values)[torch.tensor(x.shape[1])]": lambda x: torch.arange(30.0).reshape(30, 1)[torch.tensor(x.shape[1])],
+    "torch.while_loop(condition, step, (x,))[0]": lambda x: torch.while_loop(
+        lambda x: x.abs().max() > 1, lambda x: (x / 2,), (x,)
+    )[0],
+    "let torch.where(done, x, next) keep what has ended": lambda x: _repeated(x),
+    "torch._higher_order_ops.scan(step, first, x, dim=1)": lambda x: torch._higher_order_ops.scan(
+        lambda state, column: (0.5 * state + column, state + column), torch.zeros_like(x[:, 0]), x, dim=1
+    )[1],
+    "F.one_hot(x, 10)": lambda x: one_hot(x.abs().long(), 10),
+    "x.topk(torch.tensor(x.shape[0]).clamp(max=3))": lambda x: _of_selected(x).topk(
+        torch.tensor(_of_selected(x).shape[0]).clamp(max=3)
+    )[0],
+    "x[:3] takes fewer": lambda x: _of_selected(x)[:3],
+    "torch.where(mask, x, other)": lambda x: torch.where(x > 1, x, -9.0).max(),
+    "(x[:, None] == y).any(1)": lambda x: (x[0].round()[:, None] == torch.tensor([1.0, 2.0])).any(1),
+    "(x[:, None] == y).sum(1)": lambda x: (x[0].round()[:, None] == torch.tensor([1.0, 2.0])).sum(1),
+    "zeros.scatter_add(0, index, x) / zeros.scatter_add(0, index, torch.ones_like(x)).clamp(min=1)": lambda x: _mean_by(x),
+}
+"""Code that remedies show, with a model of it; some of it only dynamo takes."""
+
+
+def _repeated(x):
+    for _ in range(6):
+        x = torch.where(x.abs().max() <= 1, x, x / 2)
+    return x
+
+
+def _of_selected(x):
+    return x[x > 0.5]
+
+
+def _mean_by(x):
+    index, zeros = torch.tensor([0, 0, 2])[:, None].expand_as(x), torch.zeros_like(x)
+    return zeros.scatter_add(0, index, x) / zeros.scatter_add(0, index, torch.ones_like(x)).clamp(min=1)
+
+
+def names(columns=8):
+    """What the names in the table's code stand for."""
+    generator = torch.Generator().manual_seed(1)
+    x, y = (2 * torch.randn(3, columns, generator=generator) for _ in range(2))
+    return {
+        "x": x, "y": y, "s": x.round().sort(1).values, "index": torch.tensor([0, 0, 2]), "lengths": torch.tensor([1, 2]),
+        "a": torch.arange(-4, columns - 4), "b": torch.full((columns,), 3),
+    }  # fmt: skip
+
+
+class Computes(torch.nn.Module):
+    def __init__(self, code):
+        super().__init__()
+        self.code = code
+
+    def forward(self, x, y, s, index, lengths, a, b):
+        if not isinstance(self.code, str):
+            return self.code(x)
+        index = torch.tensor([0, 1, 1]) if "new_zeros" in self.code else index  # the segments of the lengths
+        return eval(self.code, {"torch": torch}, {"x": x, "y": y, "s": s, "index": index, "a": a, "b": b, "lengths": lengths})
+
+
+def run(path, values):
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return session.run(None, {each.name: values[each.name].numpy() for each in session.get_inputs()})[0]
+
+
+def check(code, exporter, path, expected=None):
+    values, model = names(), Computes(code).eval()
+    axes = {name: {tensor.dim() - 1: "n"} for name, tensor in values.items() if name not in ("index", "lengths")}
+    options = {"dynamo": True, "opset_version": 20} if exporter == "dynamo" else {"dynamo": False, "opset_version": 17}
+    shapes = {name: dict.fromkeys(axes.get(name, ()), torch.export.Dim.DYNAMIC) for name in values}
+    how = {"dynamic_shapes": shapes} if exporter == "dynamo" else {"dynamic_axes": axes, "input_names": [*values]}
+    torch.onnx.export(model, tuple(values.values()), path, **options, **how)
+    for columns in (8, 5, 11):
+        values = names(columns)
+        wanted = model(*values.values()) if expected is None else Computes(expected)(*values.values())
+        np.testing.assert_allclose(run(path, values), wanted.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_table_has_rewrites():
+    assert len(REWRITES) >= 14
+    assert "x.kthvalue(3, 1).values" in REWRITES
+
+
+@pytest.mark.parametrize("code", REWRITES)
+@pytest.mark.parametrize("exporter", ["torchscript", pytest.param("dynamo", marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings("ignore")
+def test_what_to_write_computes_the_same_in_the_file(code, exporter, tmp_path):
+    check(REWRITES[code], exporter, tmp_path / "model.onnx", expected=code)
+
+
+@pytest.mark.parametrize("said", SAID)
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_code_in_remedies_can_be_exported(said, tmp_path):
+    remedies = [*REMEDIES, *exporter_errors.REMEDIES.values()]
+    assert any(said in remedy for remedy in remedies), said
+    check(SAID[said], "dynamo", tmp_path / "model.onnx")
+    if "torch._higher_order_ops" not in said and "while_loop" not in said:
+        check(SAID[said], "torchscript", tmp_path / "other.onnx")
