@@ -364,8 +364,7 @@ def _failure(task: CellTask, error: Exception) -> Finding:
     if full := disk_error(error):
         return finding("disk-error", f"{full.filename or 'a file'}: {full.strerror}")
     if many := open_files_error(error):
-        message = f"the cell's process cannot open another file: {many.strerror}"
-        return finding("recipe-error", message, remedy=REMEDIES["close-files"])
+        return finding("recipe-error", f"the process cannot open another file: {many.strerror}", remedy=REMEDIES["close-files"])
     if isinstance(error, EnvironmentLacksError):
         return finding("missing-device", str(error), remedy="onnx-ci doctor shows what does not work here.")
     if isinstance(error, MemoryError):

@@ -241,7 +241,7 @@ def test_a_recipe_that_leaves_no_file_to_open_is_told():
 
     (result,) = onnx_ci.run([greedy], opsets=17, isolation="fork").cells
     assert (result.status, [each.rule for each in result.findings]) == (onnx_ci.Status.ERROR, ["recipe-error"])
-    assert result.findings[0].message == "the cell's process cannot open another file: Too many open files"
+    assert result.findings[0].message == "the process cannot open another file: Too many open files"
 
 
 @linux

@@ -5,6 +5,7 @@ The table beside this file says what known errors mean.
 
 from __future__ import annotations
 
+import linecache
 import re
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -77,7 +78,7 @@ def judge_error(error: BaseException, cell: Cell, model: RecipeModel) -> Finding
             return finding(rule, message, operator=operator, remedy=remedy, source=source)
     if about_size := _fixed_size(message, model):
         return about_size
-    line = source.text if source is not None else ""
+    line = source.text + "\n" + linecache.getline(source.file, source.line + 1) if source is not None else ""
     if remedy := _suggested_by_torch(chain) or _remedy_of_error("error", chain, line):
         return finding("export-error", message, remedy=remedy, source=source)
     if remedy := _remedy_of_call(model.pristine, cell, has_line=source is not None):
@@ -128,10 +129,10 @@ def _remedy_of_operator(rule: str, operator: str | None, cell: Cell, message: st
     """How to give the exporter what it lacks, if that is known."""
     if added := re.search(r"was added in version (\d+)", message):
         return f"Raise the opset: the exporter translates it from opset {added[1]} on."
-    if rule != "unsupported-operator" or operator is None or not _OPERATOR_NAME.fullmatch(operator):
+    if rule != "unsupported-operator" or operator is None:
         return None
     own = next((entry.remedy for entry in _TABLE["operator"] if re.match(entry.pattern, operator)), None)
-    if own is None and cell.exporter in OF_TORCH:
+    if own is None and cell.exporter in OF_TORCH and re.fullmatch(r"\w+(::|\.)\w+(\.\w+)?", operator):
         return REMEDIES[f"untranslated-{cell.exporter}"].format(operator, cell.opset)
     return own
 
@@ -140,9 +141,6 @@ def remedy_of_wrong_operator(operators: Iterable[str]) -> str | None:
     """What to write in place of an operator whose translation computes something else, if that is known."""
     entries = ((entry, each) for each in operators for entry in _TABLE["wrong-operator"])
     return next((entry.remedy for entry, each in entries if re.fullmatch(entry.pattern, each)), None)
-
-
-_OPERATOR_NAME = re.compile(r"\w+(::|\.)\w+(\.\w+)?")
 
 
 def _remedy_of_error(kind: str, chain: Sequence[BaseException], line: str) -> str | None:
@@ -191,7 +189,8 @@ def _fixed_size(message: str, model: RecipeModel) -> Finding | None:
         remedy = f"torch.export takes a size of 0 or 1 for a constant: let {axis_in(first)} be 2 or more in the example."
         return finding("export-error", message, remedy=remedy)
     source = line_that_fixes(model.fresh(), model.signature.dynamic_shapes, first["dimension"])
-    name = "fixed-by-loop" if source is not None and re.match(r"for\b", source.text) else "fixed-by-torch-export"
+    loop = re.search(r"(?P<rows>.*\bfor\b.*\btolist\(\))|\bfor\b", source.text) if source is not None else None
+    name = "fixed-by-torch-export" if loop is None else "fixed-by-rows" if loop["rows"] else "fixed-by-loop"
     remedy = REMEDIES[name].format(axis_in(first), first["size"])
     return finding("export-error", message, remedy=remedy, source=source, details={"dynamic_axis": label_of(first)})
 

@@ -462,7 +462,8 @@ def _remedy(finding: Finding, exporter: str, model: RecipeModel) -> str:
 
 
 _SIZE, _MINIMUM = re.compile(r"\.shape\b|\.size\(|\blen\("), re.compile(r"(?<![.\w])(?:min|max)\(")
-"""How code asks for sizes, and for the smaller of two."""
+_OF_CACHE = re.compile(r"\bself\.\w+ is None\b|\bnot in self\.|\bhasattr\(self\b|\bself\.\w+\.(?:shape|size|numel)\b")
+"""How code asks for sizes, for the smaller of two, and whether what it keeps has the right one."""
 
 
 def _name_of_remedy(kind: FrozenKind, operators: Sequence[str], line: str, *, is_about_shape: bool) -> str:
@@ -472,8 +473,8 @@ def _name_of_remedy(kind: FrozenKind, operators: Sequence[str], line: str, *, is
         return "frozen-loop"
     if kind is FrozenKind.CONSTANT and operators and not operators[0].startswith("torch."):
         return "frozen-by-numpy"
-    if kind is FrozenKind.CONDITION and _MINIMUM.search(line):
-        return "frozen-minimum"
+    if kind is FrozenKind.CONDITION and (special := _OF_CACHE.search(line) or _MINIMUM.search(line)):
+        return "frozen-cache" if special.re is _OF_CACHE else "frozen-minimum"
     if kind in (FrozenKind.CONDITION, FrozenKind.BRANCH):
         return "frozen-shape" if is_about_shape else "frozen-condition"
     return f"frozen-{kind}"

@@ -190,16 +190,17 @@ def _constant_axes(
         shapes = [probe.reference.own[position].shape for probe in legal]
         sizes_of_inputs = [axes.inputs.sizes_in(probe.inputs) for probe in legal]
         for axis, label in axes.labels.get(name, {}).items():
-            sizes = {shape[axis : axis + 1] for shape in shapes}
-            if len(sizes) == 1:
-                where = f"axis {axis} of output {name!r}"
-                message = f"{where} is declared dynamic as {label!r}, but has size {sizes.pop()[0]} on every input"
+            if len({shape[axis : axis + 1] for shape in shapes}) == 1:
+                where, size = f"axis {axis} of output {name!r}", shapes[0][axis]
+                message = f"{where} is declared dynamic as {label!r}, but has size {size} on every input"
                 remedy = REMEDIES["follows-no-input"].format(axis, name)
-                if label in sizes_of_inputs[0]:
+                inputs = zip(recipe.input_names, probes[0].inputs, strict=False)
+                alike = ((each, at) for each, tensor in inputs for at, other in enumerate(tensor.shape) if other == size > 1)
+                if other := next((pair for pair in alike if pair[1] not in axes.labels.get(pair[0], {})), None):
+                    remedy = REMEDIES["undeclared-input-axis"].format(*other, label, axis, name)
+                elif label in sizes_of_inputs[0]:
                     pairs = [*zip(shapes, (each[label] for each in sizes_of_inputs), strict=True)]
-                    follows = (
-                        other for other in range(len(shapes[0])) if all(size in each[other:][:1] for each, size in pairs)
-                    )
+                    follows = (at for at in range(len(shapes[0])) if all(size in each[at:][:1] for each, size in pairs))
                     remedy = f"Leave axis {axis} out of dynamic_axes[{name!r}]: its size does not follow that of {label!r}"
                     remedy += "".join(f", but that of axis {other} does" for other in itertools.islice(follows, 1)) + "."
                 constant = finding("vacuous", message, remedy=remedy, output=name, details={"axis": axis})

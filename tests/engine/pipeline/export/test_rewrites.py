@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from pathlib import Path
@@ -10,8 +11,10 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from toolbox.cells import run_one
 from torch.nn.functional import one_hot
 
+import onnx_ci
 from onnx_ci.pipeline.export import exporter_errors
 
 TABLE = tomllib.loads(Path(exporter_errors.__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -19,7 +22,7 @@ REMEDIES = [each["remedy"] for entries in TABLE.values() for each in entries if 
 REWRITES = dict(
     match.groups()[::-1]
     for remedy in REMEDIES
-    if (match := re.search(r"\b[Ww]rite (.+) in place of (.+?)(?:, or |\.$)", remedy))
+    if (match := re.search(r"\b[Ww]rite (.+) in place of (.+?)(?:, or |, where |\.$)", remedy))
 )
 
 SAID = {
@@ -27,10 +30,20 @@ SAID = {
     "torch.while_loop(condition, step, (x,))[0]": lambda x: torch.while_loop(
         lambda x: x.abs().max() > 1, lambda x: (x / 2,), (x,)
     )[0],
-    "let torch.where(done, x, next) keep what has ended": lambda x: _repeated(x),
     "torch._higher_order_ops.scan(step, first, x, dim=1)": lambda x: torch._higher_order_ops.scan(
         lambda state, column: (0.5 * state + column, state + column), torch.zeros_like(x[:, 0]), x, dim=1
     )[1],
+    "torch.while_loop(lambda i, x: i < n, lambda i, x: (i + 1, step(x)), (torch.zeros_like(n), x))[1]": lambda x: (
+        torch.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x / 2), (torch.zeros((), dtype=torch.int64), x))[1]
+    ),
+    "torch.where(torch.arange(x.shape[1]) < n[:, None], x, 0).sum(1) / n": lambda x: (
+        torch.where(torch.arange(x.shape[1]) < torch.tensor([1, 3, 5])[:, None], x, 0).sum(1) / torch.tensor([1, 3, 5])
+    ),
+    "y[torch.arange(y.shape[0]), lengths - 1]": lambda x: x[torch.arange(x.shape[0]), torch.tensor([1, 3, 5]) - 1],
+    "torch.div(x, w, rounding_mode='floor') % 2 == 1": lambda x: torch.div(x.abs().long(), 2, rounding_mode="floor") % 2 == 1,
+    "k = torch.tensor(x.shape[1]).float().sqrt().long(), and x[:, :k]": lambda x: x[
+        :, : torch.tensor(x.shape[1]).float().sqrt().long()
+    ],
     "F.one_hot(x, 10)": lambda x: one_hot(x.abs().long(), 10),
     "x.topk(torch.tensor(x.shape[0]).clamp(max=3))": lambda x: _of_selected(x).topk(
         torch.tensor(_of_selected(x).shape[0]).clamp(max=3)
@@ -42,12 +55,6 @@ SAID = {
     "zeros.scatter_add(0, index, x) / zeros.scatter_add(0, index, torch.ones_like(x)).clamp(min=1)": lambda x: _mean_by(x),
 }
 """Code that remedies show, with a model of it; some of it only dynamo takes."""
-
-
-def _repeated(x):
-    for _ in range(6):
-        x = torch.where(x.abs().max() <= 1, x, x / 2)
-    return x
 
 
 def _of_selected(x):
@@ -69,6 +76,12 @@ def names(columns=8):
     }  # fmt: skip
 
 
+def inside(x):
+    """Which columns each of three means in a row is of."""
+    i, j, n = torch.arange(3)[:, None], torch.arange(x.shape[-1]), x.shape[-1]
+    return (j >= i * n // 3) & (j < ((i + 1) * n + 2) // 3)
+
+
 class Computes(torch.nn.Module):
     def __init__(self, code):
         super().__init__()
@@ -78,7 +91,8 @@ class Computes(torch.nn.Module):
         if not isinstance(self.code, str):
             return self.code(x)
         index = torch.tensor([0, 1, 1]) if "new_zeros" in self.code else index  # the segments of the lengths
-        return eval(self.code, {"torch": torch}, {"x": x, "y": y, "s": s, "index": index, "a": a, "b": b, "lengths": lengths})
+        named = {"x": x, "y": y, "s": s, "index": index, "a": a, "b": b, "lengths": lengths}
+        return eval(self.code, {"torch": torch}, named | ({"inside": inside(x)} if "inside" in self.code else {}))
 
 
 def run(path, values):
@@ -120,3 +134,68 @@ def test_code_in_remedies_can_be_exported(said, tmp_path):
     check(SAID[said], "dynamo", tmp_path / "model.onnx")
     if "torch._higher_order_ops" not in said and "while_loop" not in said:
         check(SAID[said], "torchscript", tmp_path / "other.onnx")
+
+
+class Model(torch.nn.Module):
+    def __init__(self, forward, layer=None):
+        super().__init__()
+        self.layer, self.does = layer or torch.nn.Linear(4, 4), forward
+
+    def forward(self, x, n):
+        return self.does(self.layer, x, n)
+
+
+def refuses(layer, x, n):
+    if not bool((x.abs() <= 300).all()):
+        raise ValueError
+    return layer(x) + n.sum()
+
+
+def repeats(layer, x, n):
+    for _ in range(int(n[0])):
+        x = layer(x)
+    return x
+
+
+def selects(layer, x, n):
+    kept = layer(x)[x > 0.5]
+    if len(kept) == 0:
+        return x + n.sum()
+    return x * kept.mean() + n.sum()
+
+
+def goes_over_rows(layer, x, n):
+    return layer(torch.stack([row[:last].mean().expand(4) for row, last in zip(x, n.tolist(), strict=True)]))
+
+
+def rounds(layer, x, n):
+    return layer(x)[:, : int(math.sqrt(x.shape[0]))] + n.sum()
+
+
+@pytest.mark.parametrize(
+    ("model", "remedy"),
+    [
+        (lambda: Model(refuses), "Leave the check to what calls the model"),
+        (lambda: Model(selects), "compute with torch.where(mask, x, other) instead of x[mask]"),
+        pytest.param(lambda: Model(repeats), "torch.while_loop(condition, step, (x,))", marks=pytest.mark.slow),
+        pytest.param(lambda: Model(goes_over_rows), "compute for all rows at once", marks=pytest.mark.slow),
+        pytest.param(lambda: Model(rounds), "Compute with a tensor what a function of math computes", marks=pytest.mark.slow),
+        pytest.param(
+            lambda: Model(lambda layer, x, n: layer(x) + n.sum(), torch.jit.script(torch.nn.Linear(4, 4))),
+            "keep the module itself in the model instead of torch.jit.script(module)",
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["refuses", "selects", "repeats", "rows", "rounds", "scripted"],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_what_dynamo_refuses_has_a_remedy_of_its_kind(model, remedy):
+    axes = {"input_names": ["x", "n"], "output_names": ["y"], "dynamic_axes": {"x": {0: "b"}, "n": {0: "b"}, "y": {0: "b"}}}
+    made = onnx_ci.recipe(
+        lambda: (model(), (torch.linspace(-1, 1, 12).reshape(3, 4), torch.tensor([1, 2, 3]))),
+        name="net",
+        exporter="dynamo",
+        **axes,
+    )
+    found = run_one(made, opsets="20", isolation="none", cache="off", locate="false").findings
+    assert any(remedy in each.remedy for each in found), [each.remedy for each in found]

@@ -175,6 +175,29 @@ def test_sides_of_different_shapes_are_not_for_where():
     assert all("Do without the branch" in each.remedy for each in of_shape)
 
 
+class Keeps(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.seen = None
+
+    def forward(self, x):
+        if self.seen is None or self.seen.shape[0] != x.shape[1]:  # fault
+            self.seen = torch.ones(x.shape[1], x.shape[1]).tril() > 0
+        return (x[:, :, None] * x[:, None]).masked_fill(~self.seen, 0.0).sum(2)
+
+
+def test_what_is_kept_for_a_size_is_to_be_made_anew():
+    def warmed_up():
+        model, x = Keeps(), torch.randn(2, 4)
+        model(x)
+        return model, (x,)
+
+    declared = {**SIZES, "dynamic_axes": {"x": {0: "rows", 1: "steps"}, "y": {0: "rows", 1: "steps"}}}
+    found = errors(onnx_ci.recipe(warmed_up, name="net", **declared))
+    assert [text.endswith("# fault") for each in found for text in marked_lines(each)] == [True] * len(found) != []
+    assert all("make it anew in each run" in each.remedy for each in found)
+
+
 class IntoView(nn.Module):
     def forward(self, x):
         y = x * 3

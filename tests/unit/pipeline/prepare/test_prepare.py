@@ -237,6 +237,14 @@ def test_a_dynamic_axis_of_an_output_that_only_degenerate_inputs_move_is_vacuous
     assert vacuous(inputs={"mask": onnx_ci.mask(min_true=0)}) == []
 
 
+def test_an_output_that_follows_an_axis_that_no_input_declares_says_which():
+    axes = {"dynamic_axes": {"x": {0: "rows"}, "y": {0: "rows", 1: "words"}}, "input_names": ["x"], "output_names": ["y"]}
+    (found,) = (each for each in make(Net(torch.exp), (torch.randn(2, 5),), **axes).findings if each.rule == "vacuous")
+    assert (
+        "Declare axis 1 of 'x' dynamic, too, which is as long in the example: dynamic_axes={'x': {1: 'words'}}" in found.remedy
+    )
+
+
 def test_every_copy_of_the_model_is_fresh():
     class Counter(torch.nn.Module):
         def __init__(self):
