@@ -226,10 +226,9 @@ def _unsupported_class(model: RecipeModel, cell: Cell, error: BaseException) -> 
         return _not_supported(f"{type(module).__name__}, the class of the model", cell, error, f"{remedy}{of_program}.")
     for argument in containers_in(bound_arguments(model.pristine)):
         if not exporter.takes_argument(argument):
-            name = argument.kind.__name__
-            what = f"{name}, the class of the argument {name_of(argument.path)}"
-            remedy = f"onnx_ci.adapt(model, inputs=FUNCTION), where FUNCTION makes the {name} from tensors"
-            return _not_supported(what, cell, error, f"Let the model take tensors: {remedy}.")
+            kind, name = argument.kind.__name__, name_of(argument.path)
+            what, remedy = f"{kind}, the class of the argument {name}", REMEDIES["takes-tensors"].format(name, kind)
+            return _not_supported(what, cell, error, remedy)
     for output in model.signature.outputs:
         if not exporter.takes_output(output):
             where = f"the output {name_of(output.path)}" if output.path else "what the model returns"

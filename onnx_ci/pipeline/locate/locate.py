@@ -467,6 +467,8 @@ _OF_CACHE = re.compile(r"\bself\.\w+ is None\b|\bnot in self\.|\bhasattr\(self\b
 
 
 def _name_of_remedy(kind: FrozenKind, operators: Sequence[str], line: str, *, is_about_shape: bool) -> str:
+    if "sorted(" in line:
+        return "frozen-sort"
     if "tolist" in operators:
         return "frozen-list"
     if "range" in operators:

@@ -65,8 +65,7 @@ def _usable(recipe: Recipe, call: Call) -> Call:
             name, kind = name_of(container.path), container.kind.__name__
             raise recipe_error(
                 f"the argument {name} is of the class {kind}, whose tensors PyTorch cannot replace",
-                "Let the model take tensors: onnx_ci.adapt(model, inputs=FUNCTION), where FUNCTION makes the "
-                f"{kind} from them; or register the class as a pytree.",
+                REMEDIES["takes-tensors"].format(name, kind) + " Or register the class as a pytree.",
             )
     for path, leaf in named_leaves(bound_arguments(call)):
         if isinstance(leaf, torch.Tensor) and (reason := unlike_others(leaf)):

@@ -198,6 +198,24 @@ def test_what_is_kept_for_a_size_is_to_be_made_anew():
     assert all("make it anew in each run" in each.remedy for each in found)
 
 
+class Ranks(nn.Module):
+    def forward(self, x):
+        order = sorted(range(len(x)), key=lambda row: -float(x[row, 0]))  # fault
+        return x[order]
+
+
+class RanksWithTorch(nn.Module):
+    def forward(self, x):
+        return x[x[:, 0].argsort(descending=True)]
+
+
+def test_an_order_is_to_be_found_by_torch():
+    found = errors(onnx_ci.recipe(lambda: (Ranks(), (torch.randn(3, 4),)), name="net", **ROWS))
+    assert found
+    assert all("x[x.argsort(descending=True)]" in each.remedy for each in found)
+    assert not errors(onnx_ci.recipe(lambda: (RanksWithTorch(), (torch.randn(3, 4),)), name="net", **ROWS))
+
+
 class IntoView(nn.Module):
     def forward(self, x):
         y = x * 3
