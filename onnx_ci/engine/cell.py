@@ -199,8 +199,9 @@ class _Cell:
                     runtimes = self.context.runtimes_of(self.task)
                     path = None if file is None else file.path
                     trial.findings = with_part_at_fault(trial.findings, self.task, trial.prepared, path, runtimes, deadline)
-                    is_right = functools.partial(self._is_right, trial.prepared.model, trial.prepared)
-                    trial.findings = with_dynamo(trial.findings, self.task, is_right)
+                    if CLOCK.thread_time() < deadline:
+                        is_right = functools.partial(self._is_right, trial.prepared.model, trial.prepared)
+                        trial.findings = with_dynamo(trial.findings, self.task, is_right)
             if file is not None and self.context.artifacts is not None:
                 _keep(file.path, self.context.artifacts / self.task.cell.recipe, self.evidence)
 

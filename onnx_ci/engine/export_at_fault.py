@@ -59,8 +59,7 @@ def with_dynamo(findings: Sequence[Finding], task: CellTask, is_right: Callable[
     unsolved = [each for each in findings if each.remedy == open_ended.format(each.operator, task.cell.opset)]
     if not unsolved or not is_right(replace(task, cell=replace(task.cell, exporter="dynamo", opset=opset))):
         return [*findings]
-    remedy = REMEDIES["dynamo-is-right"].format(opset)
-    return [replace(each, remedy=remedy) if each in unsolved else each for each in findings]
+    return [replace(each, remedy=REMEDIES["dynamo-is-right"].format(opset)) if each in unsolved else each for each in findings]
 
 
 def _with_symbolic(parent: Any) -> Iterator[tuple[Any, CodeType]]:

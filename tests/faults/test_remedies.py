@@ -65,7 +65,7 @@ CHANGES: dict[str, Callable[[str, Finding, re.Match[str]], str]] = {
     r"Return the model itself instead of torch\.jit\.script\(model\)": in_text(r"torch\.jit\.script\((.+?\))\)", "Model()"),
     r"give dynamic_axes to torch\.onnx\.export": in_text("dynamo=False", "dynamo=False, dynamic_axes={'x': {0: 'batch'}}"),
     r"without int\(\)": in_line(r"int\((x\.shape\[0\])\)", r"\1"),
-    r"pass training=self\.training to F\.dropout": in_line(r"dropout\((.+)\)$", r"dropout(\1, training=self.training)"),
+    r"[Pp]ass training=self\.training to F\.dropout": in_line(r"dropout\((.+)\)$", r"dropout(\1, training=self.training)"),
     r"enable_nested_tensor=False": in_text("nested_tensor=True", "nested_tensor=False"),
     r"Declare output_names in the model's own order": in_text(r'\["b", "a"\]', '["a", "b"]'),
 }

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 import torch
 from toolbox.cells import run_one
-from torch.nn.functional import one_hot
+from torch.nn.functional import one_hot, scaled_dot_product_attention
 
 import onnx_ci
 from onnx_ci.pipeline.export import exporter_errors
@@ -44,6 +44,9 @@ SAID = {
     "k = torch.tensor(x.shape[1]).float().sqrt().long(), and x[:, :k]": lambda x: x[
         :, : torch.tensor(x.shape[1]).float().sqrt().long()
     ],
+    "F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0]": lambda x: scaled_dot_product_attention(
+        *[x.T[None, None]] * 3
+    )[:, 0].transpose(1, 2),
     "F.one_hot(x, 10)": lambda x: one_hot(x.abs().long(), 10),
     "x.topk(torch.tensor(x.shape[0]).clamp(max=3))": lambda x: _of_selected(x).topk(
         torch.tensor(_of_selected(x).shape[0]).clamp(max=3)
