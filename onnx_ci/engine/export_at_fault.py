@@ -1,4 +1,4 @@
-"""What makes an export right that is wrong: an option of the exporter, or leaving out a symbolic of the project."""
+"""What makes an export right that is wrong: an option of the exporter, leaving out a symbolic of the project, or dynamo."""
 
 from __future__ import annotations
 
