@@ -253,7 +253,7 @@ def _check_example(axes: DeclaredAxes, recipe: Recipe, inputs: Sequence[torch.Te
                 where = f"axis {axis} of output {name!r} is declared as {label!r}"
                 _check_variables(where, declared, sizes)
     for message in axes.wrong_outputs(recipe.output_names, inputs, outputs):
-        raise PrepareError(finding("name-mismatch", message, remedy="Correct the expression, or give the axis its own name."))
+        raise PrepareError(finding("name-mismatch", message, remedy=REMEDIES["axis-of-its-own"]))
 
 
 def _check_variables(where: str, size: AxisSize, sizes: Mapping[str, int]) -> None:

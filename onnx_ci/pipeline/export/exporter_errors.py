@@ -17,7 +17,7 @@ import torch
 
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.environment.versions import lacking
-from onnx_ci.errors import disk_error
+from onnx_ci.errors import disk_error, working_directory
 from onnx_ci.onnx_model.files import NotAModelError
 from onnx_ci.opsets import CUSTOM, OF_TORCH
 from onnx_ci.pipeline.export.error_lines import line_of_error, line_of_operator, line_that_fixes, was_unhandled
@@ -78,7 +78,9 @@ def judge_error(error: BaseException, cell: Cell, model: RecipeModel) -> Finding
             return finding(rule, message, operator=operator, remedy=remedy, source=source)
     if about_size := _fixed_size(message, model):
         return about_size
-    line = source.text + "\n" + linecache.getline(source.file, source.line + 1) if source is not None else ""
+    line = ""
+    if source is not None:  # with the line after it, which says whether a condition only refuses something
+        line = f"{source.text}\n{linecache.getline(str(working_directory() / source.file), source.line + 1)}"
     if remedy := _suggested_by_torch(chain) or _remedy_of_error("error", chain, line):
         return finding("export-error", message, remedy=remedy, source=source)
     if remedy := _remedy_of_call(model.pristine, cell, has_line=source is not None):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-import weakref
 from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from typing import Any, Self
 
@@ -115,7 +114,9 @@ class Recorder:
         self._keep, self._answers, self._kinds, self._operators = keep, answers, kinds, _Operators(self)
         self._events: list[Event] = []
         self._values: list[Value] = []
-        self._positions = _Positions()
+        # Weak, so that recording a run needs little more memory than the run.
+        self._positions: MutableMapping[torch.Tensor, int] = WeakIdKeyDictionary()
+        """The value that each tensor is at the moment."""
         self._place: Place | None = None
         """That of the function that runs, and of the operators in it."""
         self._is_paused = False
@@ -377,26 +378,6 @@ class Recorder:
         """Record that Python reads numbers in a way that hides what it does with them."""
         if not self._is_paused:
             self._note(UnseenRead(function, values, self._places.now()))
-
-
-class _Positions:
-    """The value that each tensor is at the moment, without keeping it; much faster than a ``WeakIdKeyDictionary``."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
-
-    def get(self, tensor: torch.Tensor) -> int | None:
-        known = self._known.get(id(tensor))
-        return known[1] if known is not None and known[0]() is tensor else None  # another tensor may have got the id since
-
-    def __contains__(self, tensor: torch.Tensor) -> bool:
-        return self.get(tensor) is not None
-
-    def __getitem__(self, tensor: torch.Tensor) -> int:
-        return self._known[id(tensor)][1]
-
-    def __setitem__(self, tensor: torch.Tensor, position: int) -> None:
-        self._known[id(tensor)] = weakref.ref(tensor), position
 
 
 def _address(tensor: torch.Tensor) -> int | None:
