@@ -186,7 +186,7 @@ class Keeps(nn.Module):
         return (x[:, :, None] * x[:, None]).masked_fill(~self.seen, 0.0).sum(2)
 
 
-def test_what_is_kept_for_a_size_is_to_be_made_anew():
+def test_what_is_kept_for_a_size_is_to_be_made_in_each_run():
     def warmed_up():
         model, x = Keeps(), torch.randn(2, 4)
         model(x)
@@ -195,7 +195,7 @@ def test_what_is_kept_for_a_size_is_to_be_made_anew():
     declared = {**SIZES, "dynamic_axes": {"x": {0: "rows", 1: "steps"}, "y": {0: "rows", 1: "steps"}}}
     found = errors(onnx_ci.recipe(warmed_up, name="net", **declared))
     assert [text.endswith("# fault") for each in found for text in marked_lines(each)] == [True] * len(found) != []
-    assert all("make it anew in each run" in each.remedy for each in found)
+    assert all("make a new one in each run" in each.remedy for each in found)
 
 
 class Ranks(nn.Module):
