@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from onnx_ci.tools.fix.advised import advised
+
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _OPERATORS = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Lambda, ast.GeneratorExp, ast.NamedExpr)
 """Expressions that need parentheses inside another one."""
@@ -33,11 +35,13 @@ class Rewrite:
     """Whether the model itself is wrong except on its example."""
 
 
-def rewrites(text: str, line: int, written_sizes: Mapping[str, str] | None = None) -> Iterator[Rewrite]:
+def rewrites(
+    text: str, line: int, written_sizes: Mapping[str, str] | None = None, remedies: Collection[str] = ()
+) -> Iterator[Rewrite]:
     """Every known rewrite of the statement at a line, counted from 1, the least change first.
 
-    ``written_sizes`` maps a number that should be a size to the expression to write in its place. A line outside of functions
-    has no rewrite, and neither has text that is not Python.
+    ``written_sizes`` maps a number that should be a size to the expression to write in its place, and ``remedies`` are those of
+    the findings about the line. A line outside of functions has no rewrite, and neither has text that is not Python.
     """
     try:
         module = ast.parse(text)
@@ -58,7 +62,13 @@ def rewrites(text: str, line: int, written_sizes: Mapping[str, str] | None = Non
     sizes = [(part, (written_sizes or {}).get(str(part.value))) for part in constants]
     quotients = [part for part in parts if isinstance(part, ast.BinOp) and isinstance(part.op, ast.FloorDiv)]
     corrections = [(f"takes the size from {size}", [code.replaced(part, size)]) for part, size in sizes if size]
+    written = [
+        (part, _operand(better) if isinstance(part, ast.expr) and part not in head else better)
+        for remedy in remedies
+        for part, better in advised(statement, remedy, {"torch", *imported})
+    ]
     others = [
+        *(("computes it as the remedy says", [code.replaced(part, better)]) for part, better in written),
         ("keeps sizes and values as tensors", symbolic.edits(head)),
         ("computes both sides of the branch", _both_sides(code, module, statement, head)),
         ("always runs what the condition guards", _without_condition(code, statement)),

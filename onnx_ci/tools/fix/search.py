@@ -145,9 +145,9 @@ def _rewriting_remedies(failed: CellResult, kept: Remedy) -> Iterator[Remedy]:
             text = kept.texts.get(file) or text_of(Path(file))
         except (OSError, UnicodeDecodeError):  # generated code, or another encoding
             continue
-        at_line = [each.details.get(WRITTEN_SIZES, {}) for each in failed.findings if line in each.lines]
-        sizes = {number: size for numbers in at_line for number, size in numbers.items()}
-        for rewrite in rewrites(text, line.line, sizes):
+        at_line = [each for each in failed.findings if line in each.lines]
+        sizes = {number: size for each in at_line for number, size in each.details.get(WRITTEN_SIZES, {}).items()}
+        for rewrite in rewrites(text, line.line, sizes, [each.remedy for each in at_line]):
             words = "; ".join(filter(None, (kept.words, f"{line} {rewrite.words}")))
             yield Remedy(words=words, texts={**kept.texts, file: rewrite.text}, corrects_model=rewrite.corrects_model)
 

@@ -9,11 +9,15 @@ import pytest
 from onnx_ci.tools.fix.rewrites import rewrites, without_unused
 
 
-def rewritten(body: str, line: int = 1, imports: str = "import math, numpy as np, torch") -> list[str]:
+def rewritten(
+    body: str, line: int = 1, imports: str = "import math, numpy as np, torch", remedies: tuple[str, ...] = ()
+) -> list[str]:
     """The bodies that a function with ``body`` has after each rewrite of one of its lines."""
     text = f"{imports}\n\n\ndef forward(self, x, y):\n{textwrap.indent(textwrap.dedent(body).strip(), '    ')}\n"
     head = 4
-    return [textwrap.dedent("\n".join(each.text.splitlines()[head:])) for each in rewrites(text, head + line)]
+    return [
+        textwrap.dedent("\n".join(each.text.splitlines()[head:])) for each in rewrites(text, head + line, remedies=remedies)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -42,6 +46,37 @@ def test_a_number_that_is_a_size_is_replaced_where_it_stands():
     text = "import torch\n\n\ndef forward(self, x):\n    return x.view(2, 8, -1) / 2\n"
     first, second, *_ = (each.text.splitlines()[-1].strip() for each in rewrites(text, 5, {"2": "x.shape[0]"}))
     assert (first, second) == ("return x.view(x.shape[0], 8, -1) / 2", "return x.view(2, 8, -1) / x.shape[0]")
+
+
+@pytest.mark.parametrize(
+    ("remedy", "line", "better"),
+    [
+        ("Write a.g(3, -1).h(-1) in place of a.f(3, -1).", "return (x + 1).f(k, -1)", "return (x + 1).g(k, -1).h(-1)"),
+        ("Write a.g(3, -1).h(-1) in place of a.f(3, -1).", "return torch.f(x, k, dim=2)", "return x.g(k, 2).h(2)"),
+        ("Write -torch.nn.functional.g(-x) in place of torch.nn.functional.f(x).", "y = 2 * F.f(x)", "y = 2 * (-torch.nn.functional.g(-x))"),
+        ("Write x.g(1) in place of x.f(1).values.", "y, _ = torch.f(x.abs(), 1)", "y = x.abs().g(1)"),
+        ("Write x.g(1) in place of x.f(1).values.", "y = torch.f(x, 1)[0] + 1", "y = x.g(1) + 1"),
+        ("Write torch.g(a, b) in place of a // b. Or do more.", "y = x // (y + 1)", "y = torch.g(x, y + 1)"),
+        ("Divide, and write (x + y).g() in place of x.f(y), or use dynamo.", "y = x.f(x.f(y))", "y = (x + x.f(y)).g()"),
+    ],
+)  # fmt: skip
+def test_what_a_remedy_says_is_written_with_the_names_of_the_line(remedy, line, better):
+    assert rewritten(line, imports="import torch, torch.nn.functional as F", remedies=(remedy,))[0] == better
+
+
+def test_the_numbers_of_a_remedy_are_tried_as_they_are_too():
+    remedy = "Write x.g(-1) in place of x.f(-1)."
+    assert rewritten("return x.f(1)", imports="import torch", remedies=(remedy,)) == ["return x.g(1)", "return x.g(-1)"]
+
+
+@pytest.mark.parametrize("line", ["return x.f(1, 2)", "return x.f", "return y + 1", "y, z = x.f(1)"])
+def test_other_code_than_a_remedy_is_about_is_left_alone(line):
+    assert (
+        rewritten(
+            line, imports="import torch", remedies=("Write x.g(1) in place of x.f(1).values.", "Write it. In place of 1.")
+        )
+        == []
+    )
 
 
 def test_a_quotient_is_rounded_down_by_name():
