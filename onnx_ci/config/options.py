@@ -151,7 +151,8 @@ class SettingsTable:
         kind=values.some_of("runtime", plugins.RUNTIMES, pattern=f"{plugins.NAME}{plugins.VARIANT}?"),
         role=Role.VERDICT,
         help="What runs each file: onnxruntime, onnxruntime@1.18 (a version), onnxruntime:coreml (a provider), reference "
-        "(ONNX's own), opencv, openvino, tract, onnxruntime-web, or plug-ins. Default: what a recipe declares, or onnxruntime.",
+        "(ONNX's own), opencv, openvino, tract, onnxruntime-web, chromium, or plug-ins. Default: what a recipe declares, or "
+        "onnxruntime.",
     )
     select: tuple[str, ...] | None = option(
         kind=values.WORDS,

@@ -1,8 +1,9 @@
-"""ONNX Runtime for the web: the build in WebAssembly that browsers run, in Node."""
+"""ONNX Runtime for the web: the build in WebAssembly that browsers run, in Node; and its build for WebGPU, in a browser."""
 
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import os
 import shutil
@@ -17,7 +18,8 @@ from onnx_ci.processes.supervisor import how_it_ended
 if TYPE_CHECKING:
     import torch
 
-_SERVER = Path(__file__).with_name("onnxruntime_web.mjs")
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_SECONDS_TO_END = 5.0
 
 
 class OnnxRuntimeWeb:
@@ -46,7 +48,38 @@ class OnnxRuntimeWeb:
     def load(self, path: Path, device: str) -> WebSession:
         """Load the file. Raises ``RuntimeError`` with the words of onnxruntime-web."""
         _ = self.versions  # the cache notes the file that it is in
-        return WebSession(path)
+        return WebSession("onnxruntime_web.mjs", path)
+
+
+class Chromium(OnnxRuntimeWeb):
+    """The same package in headless Chromium, with WebGPU: on the GPU, or on Chromium's adapter of software if there is none."""
+
+    name = "chromium"
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """The versions of onnxruntime-web and of the browser; none if one is missing."""
+        browser, versions = _browser(), super().versions
+        return {**versions, "chromium": _version(browser)} if browser and versions else {}
+
+    def missing_device(self, device: str) -> str | None:
+        """Why it cannot be used on ``device``, or ``None`` if it can."""
+        return "Chromium is not installed" if _browser() is None else super().missing_device(device)
+
+    def load(self, path: Path, device: str) -> WebSession:
+        """Load the file. Raises ``RuntimeError`` with the words of onnxruntime-web."""
+        _ = self.versions
+        return WebSession("chromium.mjs", path, _browser() or "chromium")
+
+
+def _browser() -> str | None:
+    return next(filter(None, map(shutil.which, _BROWSERS)), None)
+
+
+@functools.cache
+def _version(browser: str) -> str:
+    ran = subprocess.run([browser, "--version"], capture_output=True, text=True, check=False)
+    return ran.stdout.strip()
 
 
 def _package() -> Path | None:
@@ -62,10 +95,9 @@ class WebSession:
     provider = "cpu"
     nodes_on_cpu = None
 
-    def __init__(self, path: Path) -> None:
-        self._node = subprocess.Popen(
-            ["node", str(_SERVER), str(_package()), str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+    def __init__(self, script: str, path: Path, *arguments: str) -> None:
+        command = ["node", str(Path(__file__).with_name(script)), str(_package()), str(path), *arguments]
+        self._node = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._requests: Any = self._node.stdin
         self._answers: Any = self._node.stdout
         self.close = weakref.finalize(self, _end, self._node)
@@ -92,8 +124,11 @@ class WebSession:
 
 
 def _end(node: subprocess.Popen[str]) -> None:
-    node.kill()
-    node.communicate()
+    try:
+        node.communicate(timeout=_SECONDS_TO_END)  # without input it ends, and so does its browser
+    except (subprocess.TimeoutExpired, BrokenPipeError):
+        node.kill()
+        node.communicate()
 
 
 def _sent(tensor: torch.Tensor) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import torch
 import onnx_ci
 from onnx_ci.plugins import RUNTIMES
 
-ENGINES = ["onnxruntime-web", "opencv", "openvino", "tract"]
+ENGINES = ["chromium", "onnxruntime-web", "opencv", "openvino", "tract"]
 AXES = {"x": {0: "batch"}, "y": {0: "batch"}}
 
 
