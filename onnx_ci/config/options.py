@@ -324,7 +324,7 @@ class SettingsTable:
         + ", ".join(f"{name}={value:g}" for name, value in values.BASELINE_LIMITS.items())
         + ".",
     )
-    report: Path | None = option(kind=values.PATH, role=Role.OUTPUT, help="Write the report as JSON.")
+    report: Path | None = option(kind=values.REPORT, role=Role.OUTPUT, help="Write the report as JSON.")
     html: Path | None = option(kind=values.PATH, role=Role.OUTPUT, help="Write the report as an HTML page.")
     junit: Path | None = option(
         kind=values.PATH,

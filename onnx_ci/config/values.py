@@ -167,6 +167,16 @@ def _path(value: object) -> Path:
 PATH = Kind(parse=_path, schema={"type": "string", "minLength": 1}, metavar="PATH")
 
 
+def _report(value: object) -> Path:
+    path = _path(value)
+    if other := {".html": "html", ".xml": "junit", ".md": "summary"}.get(path.suffix):
+        raise ValueError(f"must be a path for JSON; the setting for {path.suffix} is {other}")
+    return path
+
+
+REPORT = Kind(parse=_report, schema=PATH.schema, metavar="PATH")
+
+
 def _paths(value: object) -> tuple[str, ...]:
     if isinstance(value, os.PathLike):
         return (os.fspath(value),)

@@ -56,6 +56,7 @@ VALUES = {
     "isolation": ["none", "nothing", "", 1, True],
     "memory-limit": ["8GiB", "512 mib", "1.5T", "2g", "12", "GiB", "", 8, []],
     "cache": ["off", "folder", "", 1, True],
+    "report": ["report.json", "report", "r.html", "r.xml", "", 1, []],
     "baseline": ["off", "check", "update", "on", "", 1, True],
     "baseline-limits": [
         "size=0.5",

@@ -71,6 +71,7 @@ def test_settings_are_shown_as_flags_that_give_them_again(project):
         ('max-drift = "high"', "must be a number above 0, not 'high'"),
         ('effort = "quik"', "must be quick or full, not 'quik'; did you mean 'quick'?"),
         ("report = 5", "must be a path"),
+        ("report = 'r.html'", "must be a path for JSON; the setting for .html is html"),
         ("select = []", "is empty"),
         ('shard = "0/5"', "[tool.onnx-ci] shard: there is no shard 0 of 5; shards are numbered 1/5 to 5/5"),
         ("shard = 2", "2 is not a shard; write 2/5 for the second of five"),
