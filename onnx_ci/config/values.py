@@ -168,8 +168,7 @@ PATH = Kind(parse=_path, schema={"type": "string", "minLength": 1}, metavar="PAT
 
 
 def _report(value: object) -> Path:
-    path = _path(value)
-    if other := {".html": "html", ".xml": "junit", ".md": "summary"}.get(path.suffix):
+    if other := {".html": "html", ".xml": "junit", ".md": "summary"}.get((path := _path(value)).suffix):
         raise ValueError(f"must be a path for JSON; the setting for {path.suffix} is {other}")
     return path
 

@@ -18,7 +18,7 @@ from onnx_ci.opsets import FIRST_DYNAMO_OPSET, UNOPTIMIZED
 from onnx_ci.pipeline.model.places import is_in_project, source_line
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.results.records import Culprit, Finding
-from onnx_ci.results.rules import REMEDIES
+from onnx_ci.results.rules import REMEDIES, RULES
 
 _MOST_TRIED = 3
 """How many symbolics are left out, one at a time: each costs an export."""
@@ -54,10 +54,15 @@ def with_export_at_fault(
 
 
 def with_dynamo(findings: Sequence[Finding], task: CellTask, is_right: Callable[[CellTask], bool]) -> list[Finding]:
-    """The findings; of an operator that TorchScript lacks, with dynamo as the remedy if its file is right."""
+    """The findings; of what TorchScript cannot export, with dynamo as the remedy if its file is right, and if none is known."""
     open_ended, opset = REMEDIES["untranslated-torchscript"], max(task.cell.opset, FIRST_DYNAMO_OPSET)
-    unsolved = [each for each in findings if each.remedy == open_ended.format(each.operator, task.cell.opset)]
-    if not unsolved or not is_right(replace(task, cell=replace(task.cell, exporter="dynamo", opset=opset))):
+    unknown = RULES["export-error"].remedy
+    unsolved = [each for each in findings if each.remedy in (unknown, open_ended.format(each.operator, task.cell.opset))]
+    if (
+        task.cell.exporter != "torchscript"
+        or not unsolved
+        or not is_right(replace(task, cell=replace(task.cell, exporter="dynamo", opset=opset)))
+    ):
         return [*findings]
     return [replace(each, remedy=REMEDIES["dynamo-is-right"].format(opset)) if each in unsolved else each for each in findings]
 

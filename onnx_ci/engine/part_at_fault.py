@@ -92,8 +92,8 @@ def with_part_at_fault(
     def remedy_of(finding: Finding) -> str:
         if finding.rule not in OF_VALUES or not calls:
             return finding.remedy
-        names = [name for each in culprits for name in each.operators]
-        return remedy_of_wrong_operator(names) or REMEDIES["in-part"].format(listed(names))
+        names = listed([name for each in culprits for name in each.operators])
+        return remedy_of_wrong_operator(culprits) or REMEDIES["in-part"].format(names)
 
     def follows(finding: Finding) -> bool:
         is_of_output = None in (first.output, finding.output) or finding.output == first.output

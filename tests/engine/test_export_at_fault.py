@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from toolbox.cells import ROWS, Function, run_one
+from torch.nn import functional
 
 import onnx_ci
 
@@ -82,4 +85,28 @@ def test_an_operator_that_the_exporter_lacks_has_what_is_known_to_help(function,
     recipe = onnx_ci.recipe(lambda: (Function(function), (X,)), name="net", **ROWS)
     (found,) = run_one(recipe, opsets=opset, isolation="none", cache="off").findings
     assert found.rule == "unsupported-operator"
+    assert remedy in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("function", "cell", "remedy"),
+    [
+        (lambda x: torch.linspace(0, 1, x.shape[0]), "dynamo 20", "torch.linspace(low, high, n), which fixes the axis 'rows'"),
+        (lambda x: torch.log(x.exp()) * math.log(x.shape[0]), "dynamo 20", "as torch.tensor(x.shape[1]).float().log()"),
+        (lambda x: torch.stack([row.sum() for row in x]), "dynamo 20", "The loop fixes the axis 'rows' of 'x' to"),
+        (lambda x: functional.one_hot(x.long().abs()), "dynamo 20", "give it, as in F.one_hot(x, 10)"),
+        (lambda x: x.long() % x.shape[0], "dynamo 20", "x % torch.tensor(x.shape[1])"),
+        (
+            lambda x: functional.max_unpool1d(*functional.max_pool1d(x, 2, return_indices=True), 2),
+            "torchscript 17",
+            "with which the file is right",
+        ),
+    ],
+    ids=["linspace", "math", "loop", "one_hot", "remainder", "unpool"],
+)
+def test_what_an_exporter_refuses_for_a_known_reason_has_its_remedy(function, cell, remedy):
+    exporter, opset = cell.split()
+    recipe = onnx_ci.recipe(lambda: (Function(function), (X,)), name="net", **ROWS)
+    (found,) = run_one(recipe, exporters=exporter, opsets=opset, isolation="none", cache="off").findings
+    assert found.rule == "export-error"
     assert remedy in found.remedy

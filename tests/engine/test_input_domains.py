@@ -162,7 +162,7 @@ def fails(sizes, generator):
         ({"lengths": onnx_ci.lengths(of="frame")}, "has the lengths of 'frame', which is not an axis; did you mean 'frames'?"),
         (
             {"lengths": onnx_ci.integers(0, 5)},
-            "'lengths', with values from 2 to 6, is outside of its declared domain integers(0, 5)",
+            "'lengths', with values from 2 to 6, is outside of its declared domain integers(0, 5), which ends before 5",
         ),
         ({"x": draws_another_type}, "returns torch.float64 of shape [3, 6, 4], and the example is torch.float32 with 3 axes"),
         ({"x": fails}, "the function in inputs['x'] fails: KeyError"),

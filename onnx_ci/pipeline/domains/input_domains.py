@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from onnx_ci.collection.axis_sizes import AxisSize, axis_size_in, solve
-from onnx_ci.collection.domains import Domain, Drawn, Lengths
+from onnx_ci.collection.domains import Domain, Drawn, Integers, Lengths
 from onnx_ci.errors import did_you_mean
 from onnx_ci.pipeline.domains.domain_values import DrawError, Sizes, contains, draw, edges
 from onnx_ci.pipeline.domains.inferred_domains import inferred_domains
@@ -75,6 +75,8 @@ class InputDomains:
             message = f"the example's {name!r}{ends} is outside of its declared domain {domain}"
             if isinstance(domain, Lengths):
                 message += f", of which one is {self._sizes(self._example)[domain.of]}"
+            elif isinstance(domain, Integers):
+                message += f", which ends before {domain.high}"
             raise recipe_error(message, "Correct the example, or the domain in the recipe's inputs.")
 
     def __contains__(self, index: object) -> bool:

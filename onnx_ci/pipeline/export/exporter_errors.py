@@ -27,7 +27,7 @@ from onnx_ci.pipeline.model.containers import containers_in, name_of, named_leav
 from onnx_ci.pipeline.model.module import exportable
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.processes.capture import ESCAPES
-from onnx_ci.results.records import Cell, Finding
+from onnx_ci.results.records import Cell, Culprit, Finding
 from onnx_ci.results.rules import REMEDIES, finding
 
 
@@ -81,9 +81,8 @@ def judge_error(error: BaseException, cell: Cell, model: RecipeModel) -> Finding
     line = ""
     if source is not None:  # with the line after it, which says whether a condition only refuses something
         line = f"{source.text}\n{linecache.getline(str(working_directory() / source.file), source.line + 1)}"
-    if remedy := _suggested_by_torch(chain) or _remedy_of_error("error", chain, line):
-        return finding("export-error", message, remedy=remedy, source=source)
-    if remedy := _remedy_of_call(model.pristine, cell, has_line=source is not None):
+    known = _suggested_by_torch(chain) or _remedy_of_error("error", chain, line)
+    if remedy := known or _remedy_of_call(model.pristine, cell, has_line=source is not None):
         return finding("export-error", message, remedy=remedy, source=source)
     remedy = _remedy_of_error("unexplained", chain, line)
     return _unsupported_class(model, cell, chain[-1]) or finding("export-error", message, remedy=remedy, source=source)
@@ -139,16 +138,17 @@ def _remedy_of_operator(rule: str, operator: str | None, cell: Cell, message: st
     return own
 
 
-def remedy_of_wrong_operator(operators: Iterable[str]) -> str | None:
+def remedy_of_wrong_operator(culprits: Iterable[Culprit]) -> str | None:
     """What to write in place of an operator whose translation computes something else, if that is known."""
-    entries = ((entry, each) for each in operators for entry in _TABLE["wrong-operator"])
-    return next((entry.remedy for entry, each in entries if re.fullmatch(entry.pattern, each)), None)
+    of_lines = [(name, each.source.text if each.source else "") for each in culprits for name in each.operators]
+    entries = ((entry, name) for name, line in of_lines for entry in _TABLE["wrong-operator"] if re.search(entry.line, line))
+    return next((entry.remedy for entry, name in entries if re.fullmatch(entry.pattern, name)), None)
 
 
 def _remedy_of_error(kind: str, chain: Sequence[BaseException], line: str) -> str | None:
     """The remedy of the first entry of a kind that matches an error or one of its causes, at a line of the model."""
-    entries = (entry for entry in _TABLE[kind] if entry.remedy and any(entry.matches(each, line) for each in chain))
-    return next((entry.remedy for entry in entries), None)
+    matching = (entry for entry in _TABLE[kind] if any(entry.matches(each, line) for each in chain))
+    return next((entry.remedy for entry in matching if entry.remedy), None)
 
 
 _FIXED = re.compile(
@@ -191,9 +191,8 @@ def _fixed_size(message: str, model: RecipeModel) -> Finding | None:
         remedy = f"torch.export takes a size of 0 or 1 for a constant: let {axis_in(first)} be 2 or more in the example."
         return finding("export-error", message, remedy=remedy)
     source = line_that_fixes(model.fresh(), model.signature.dynamic_shapes, first["dimension"])
-    loop = re.search(r"(?P<rows>.*\bfor\b.*\btolist\(\))|\bfor\b", source.text) if source is not None else None
-    name = "fixed-by-torch-export" if loop is None else "fixed-by-rows" if loop["rows"] else "fixed-by-loop"
-    remedy = REMEDIES[name].format(axis_in(first), first["size"])
+    remedies = [entry.remedy or "" for entry in _TABLE["fixed-size"] if re.search(entry.line, source.text if source else "")]
+    remedy = remedies[0].format(axis_in(first), first["size"])
     return finding("export-error", message, remedy=remedy, source=source, details={"dynamic_axis": label_of(first)})
 
 

@@ -450,7 +450,7 @@ def _remedy(finding: Finding, exporter: str, model: RecipeModel) -> str:
         layer = dict(model.pristine.model.named_modules()).get(finding.culprits[0].module)
         if type(layer).__module__.startswith("torch.nn.modules."):  # the culprit is a part of what it computes
             return REMEDIES["in-layer"] + some_sizes
-    if (known := remedy_of_wrong_operator(name for each in finding.culprits for name in each.operators)) is not None:
+    if known := remedy_of_wrong_operator(finding.culprits):
         return known
     if custom := [name for each in finding.culprits[:1] for name in each.operators if not name.startswith(_OF_TORCH)]:
         return REMEDIES["custom-operator"].format(custom[0])
@@ -479,7 +479,7 @@ def _name_of_remedy(kind: FrozenKind, operators: Sequence[str], line: str, *, is
         return "frozen-cache" if special.re is _OF_CACHE else "frozen-minimum"
     if kind in (FrozenKind.CONDITION, FrozenKind.BRANCH):
         return "frozen-shape" if is_about_shape else "frozen-condition"
-    return f"frozen-{kind}"
+    return "frozen-exit" if kind is FrozenKind.LOOP and line.startswith("if ") else f"frozen-{kind}"
 
 
 def _with_question(finding: Finding, question: ExportQuestion) -> Finding:

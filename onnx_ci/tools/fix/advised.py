@@ -11,7 +11,7 @@ import copy
 import re
 from collections.abc import Collection, Iterator
 
-_ADVICE = re.compile(r"\b[Ww]rite (.+?) in place of (.+?)(?:, or |, where |[.:](?: |$))")
+_ADVICE = re.compile(r"\b[Ww]rite (.+?) in place of (.+?)(?:, or |, where |, which |[.:](?: |$))")
 
 _Bound = dict[str, ast.expr]
 """What the names and the numbers of B are in the code, by their text in B."""
@@ -31,21 +31,23 @@ def advised(code: ast.AST, remedy: str, modules: Collection[str]) -> Iterator[tu
     except SyntaxError:  # not code
         return
     for node in ast.walk(code):
-        place, part = _unpacked(node, worse)
+        name, part = _assigned(node, worse)
         bound: _Bound = {}
         if not isinstance(part, ast.expr) or not _matches(worse, part, bound, modules):
             continue
-        names = {name: value for name, value in bound.items() if name.isidentifier()}
+        names = {key: value for key, value in bound.items() if key.isidentifier()}
         for substituted in (bound, names) if bound != names else (bound,):
             expression = ast.unparse(_Substitution(substituted).visit(copy.deepcopy(better)))
-            yield (node, f"{place} = {expression}" if place else expression)
+            yield (node, f"{name} = {expression}" if name else expression)
 
 
-def _unpacked(node: ast.AST, worse: ast.expr) -> tuple[str, ast.AST]:
-    """``a, _ = f(x)`` as ``a`` and ``f(x).values``, where the remedy is about ``f(x).values``."""
+def _assigned(node: ast.AST, worse: ast.expr) -> tuple[str, ast.AST]:
+    """The name to which a part of the code gives what the remedy is about: ``a, _ = f(x)`` gives ``f(x).values`` to ``a``."""
     match node:
         case ast.Assign(targets=[ast.Tuple(elts=[ast.Name(id=name), ast.Name(id="_")])], value=value) if _is_first(worse):
-            return name, ast.Attribute(value=value, attr="values")
+            return name, ast.Attribute(value=value, attr="values", ctx=ast.Load())
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) as call) if method[-1] == "_":
+            return name, call
     return "", node
 
 
@@ -76,11 +78,13 @@ def _matches(worse: ast.AST, code: ast.AST, bound: _Bound, modules: Collection[s
             (name, first), (called, second) = _called(worse, {"torch"}), _called(code, modules)
             fits = name == called and len(first) == len(second)
             return fits and all(_matches(one, two, bound, modules) for one, two in zip(first, second, strict=True))
-        case ast.Attribute(value=one, attr=attribute), ast.Attribute(value=other, attr=same) if attribute == same:
-            return _matches(one, other, bound, modules)
-        case ast.BinOp() as one, ast.BinOp() as other if type(one.op) is type(other.op):
-            return _matches(one.left, other.left, bound, modules) and _matches(one.right, other.right, bound, modules)
-    return ast.dump(worse) == ast.dump(code)
+    children = [*ast.iter_child_nodes(worse)], [*ast.iter_child_nodes(code)]
+    fits = type(worse) is type(code) and _leaves(worse) == _leaves(code) and len(children[0]) == len(children[1])
+    return fits and all(_matches(one, two, bound, modules) for one, two in zip(*children, strict=True))
+
+
+def _leaves(node: ast.AST) -> list[object]:
+    return [value for _, value in ast.iter_fields(node) if not isinstance(value, (ast.AST, list))]
 
 
 def _called(call: ast.Call, modules: Collection[str]) -> tuple[str, list[ast.expr]]:

@@ -22,7 +22,7 @@ REMEDIES = [each["remedy"] for entries in TABLE.values() for each in entries if 
 REWRITES = dict(
     match.groups()[::-1]
     for remedy in REMEDIES
-    if (match := re.search(r"\b[Ww]rite (.+) in place of (.+?)(?:, or |, where |\.$)", remedy))
+    if (match := re.search(r"\b[Ww]rite (.+) in place of (.+?)(?:, or |, where |, which |\.$)", remedy))
 )
 
 SAID = {
@@ -36,8 +36,16 @@ SAID = {
     "torch.while_loop(lambda i, x: i < n, lambda i, x: (i + 1, step(x)), (torch.zeros_like(n), x))[1]": lambda x: (
         torch.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x / 2), (torch.zeros((), dtype=torch.int64), x))[1]
     ),
-    "torch.where(torch.arange(x.shape[1]) < n[:, None], x, 0).sum(1) / n": lambda x: (
-        torch.where(torch.arange(x.shape[1]) < torch.tensor([1, 3, 5])[:, None], x, 0).sum(1) / torch.tensor([1, 3, 5])
+    "torch.where(mask, x, 0).sum(1) / n": lambda x: torch.where(_mask_of(x), x, 0).sum(1) / torch.tensor([1, 3, 5]),
+    "torch.where(mask[..., None], x, 0).sum(1) / n[:, None]": lambda x: (
+        torch.where(_mask_of(x)[..., None], x[..., None], 0).sum(1) / torch.tensor([1, 3, 5])[:, None]
+    ),
+    "m(x.shape[-2]) @ x @ m(x.shape[-1]).T": lambda x: averages(x.shape[-2]) @ x @ averages(x.shape[-1]).T,
+    "w * (m / torch.linalg.vector_norm(w, dim=-1, keepdim=True)).clamp(max=1)": lambda x: (
+        x * (1.5 / torch.linalg.vector_norm(x, dim=-1, keepdim=True)).clamp(max=1)
+    ),
+    "torch.stack([torch.tensor(n) for n in (h, w)])": lambda x: (
+        x.sum() / torch.stack([torch.tensor(n) for n in x.shape]).float()
     ),
     "y[torch.arange(y.shape[0]), lengths - 1]": lambda x: x[torch.arange(x.shape[0]), torch.tensor([1, 3, 5]) - 1],
     "torch.div(x, w, rounding_mode='floor') % 2 == 1": lambda x: torch.div(x.abs().long(), 2, rounding_mode="floor") % 2 == 1,
@@ -52,12 +60,17 @@ SAID = {
         torch.tensor(_of_selected(x).shape[0]).clamp(max=3)
     )[0],
     "x[:3] takes fewer": lambda x: _of_selected(x)[:3],
-    "torch.where(mask, x, other)": lambda x: torch.where(x > 1, x, -9.0).max(),
+    "torch.where(mask, x, 0).sum() / mask.sum()": lambda x: torch.where(x > 1, x, 0).sum() / (x > 1).sum(),
+    "torch.where(mask, x, -torch.inf).amax()": lambda x: torch.where(x > 1, x, -torch.inf).amax((0, 1)),
     "(x[:, None] == y).any(1)": lambda x: (x[0].round()[:, None] == torch.tensor([1.0, 2.0])).any(1),
     "(x[:, None] == y).sum(1)": lambda x: (x[0].round()[:, None] == torch.tensor([1.0, 2.0])).sum(1),
     "zeros.scatter_add(0, index, x) / zeros.scatter_add(0, index, torch.ones_like(x)).clamp(min=1)": lambda x: _mean_by(x),
 }
 """Code that remedies show, with a model of it; some of it only dynamo takes."""
+
+
+def _mask_of(x):
+    return torch.arange(x.shape[1]) < torch.tensor([1, 3, 5])[:, None]
 
 
 def _of_selected(x):
@@ -79,10 +92,14 @@ def names(columns=8):
     }  # fmt: skip
 
 
-def inside(x):
-    """Which columns each of three means in a row is of."""
-    i, j, n = torch.arange(3)[:, None], torch.arange(x.shape[-1]), x.shape[-1]
-    return (j >= i * n // 3) & (j < ((i + 1) * n + 2) // 3)
+K = 3
+
+
+def averages(n):
+    """The matrix that makes K means of n columns, as the table says."""
+    i, j = torch.arange(K)[:, None], torch.arange(n)
+    inside = (j >= i * n // K) & (j < ((i + 1) * n + K - 1) // K)
+    return inside / inside.sum(1, keepdim=True)
 
 
 class Computes(torch.nn.Module):
@@ -94,8 +111,9 @@ class Computes(torch.nn.Module):
         if not isinstance(self.code, str):
             return self.code(x)
         index = torch.tensor([0, 1, 1]) if "new_zeros" in self.code else index  # the segments of the lengths
-        named = {"x": x, "y": y, "s": s, "index": index, "a": a, "b": b, "lengths": lengths, "mask": mask}
-        return eval(self.code, {"torch": torch}, named | ({"inside": inside(x)} if "inside" in self.code else {}))
+        of_size = {"n": x.shape[-1], "low": -1.0, "high": 1.0, "w": x.T @ x, "m": averages, "k": K}
+        named = {**of_size, "x": x, "y": y, "s": s, "index": index, "a": a, "b": b, "lengths": lengths, "mask": mask}
+        return eval(self.code, {"torch": torch}, named)
 
 
 def run(path, values):
@@ -179,7 +197,7 @@ def rounds(layer, x, n):
     ("model", "remedy"),
     [
         (lambda: Model(refuses), "Leave the check to what calls the model"),
-        (lambda: Model(selects), "compute with torch.where(mask, x, other) instead of x[mask]"),
+        (lambda: Model(selects), "the mean of x[mask] is torch.where(mask, x, 0).sum() / mask.sum()"),
         pytest.param(lambda: Model(repeats), "torch.while_loop(condition, step, (x,))", marks=pytest.mark.slow),
         pytest.param(lambda: Model(goes_over_rows), "compute for all rows at once", marks=pytest.mark.slow),
         pytest.param(lambda: Model(rounds), "Compute with a tensor what a function of math computes", marks=pytest.mark.slow),

@@ -56,6 +56,8 @@ def test_a_number_that_is_a_size_is_replaced_where_it_stands():
         ("Write -torch.nn.functional.g(-x) in place of torch.nn.functional.f(x).", "y = 2 * F.f(x)", "y = 2 * (-torch.nn.functional.g(-x))"),
         ("Write x.g(1) in place of x.f(1).values.", "y, _ = torch.f(x.abs(), 1)", "y = x.abs().g(1)"),
         ("Write x.g(1) in place of x.f(1).values.", "y = torch.f(x, 1)[0] + 1", "y = x.g(1) + 1"),
+        ("Write a.g(0) in place of a.f_(0), which is bad.", "y.f_(1.5)", "y = y.g(1.5)"),
+        ("Write x.g(-1) in place of torch.f(x, x.shape[-1]).", "y = F.f(z + 1, (z + 1).shape[2])", "y = (z + 1).g(2)"),
         ("Write torch.g(a, b) in place of a // b. Or do more.", "y = x // (y + 1)", "y = torch.g(x, y + 1)"),
         ("Divide, and write (x + y).g() in place of x.f(y), or use dynamo.", "y = x.f(x.f(y))", "y = (x + x.f(y)).g()"),
     ],
