@@ -296,6 +296,6 @@ def of_observability(observability: Observability) -> Iterator[Finding]:
     has = "has" if len(hidden) == 1 else "have"
     message = f"{len(hidden)} of {len(hidden) + len(visible)} modules {has} no measurable effect on the outputs: {named}"
     if visible:
-        yield finding("vacuous", message, severity=Severity.NOTE, remedy="An error in such a module cannot be detected.")
+        yield finding("vacuous", message, severity=Severity.NOTE, remedy="An error there can only show on other inputs.")
     else:
         yield finding("vacuous", message, remedy=REMEDIES["hidden-modules"])
