@@ -234,7 +234,7 @@ def _unsupported_class(model: RecipeModel, cell: Cell, error: BaseException) -> 
         if not exporter.takes_output(output):
             where = f"the output {name_of(output.path)}" if output.path else "what the model returns"
             what = f"{output.kind.__name__}, the class of {where}"
-            return _not_supported(what, cell, error, "Let the model return tensors: onnx_ci.adapt(model).")
+            return _not_supported(what, cell, error, REMEDIES["tensors-in-containers"])
     return None
 
 

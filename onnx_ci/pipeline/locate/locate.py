@@ -440,7 +440,7 @@ def _taken_for_one(signature: CallSignature, probes: Probes, failing: Collection
 def _remedy(finding: Finding, exporter: str, model: RecipeModel) -> str:
     """The remedy that fits the first culprit of a finding about an exporter's file, or that of its rule."""
     first = next((each for each in finding.culprits if each.frozen is not None), None)
-    some_sizes = REMEDIES["some-sizes"] if finding.rule == "baked-shape" else ""
+    some_sizes = REMEDIES["some-sizes"] if finding.rule == "baked-shape" and not model.recipe.dynamic_sizes else ""
     if first is not None and first.frozen is not None:
         line = first.source.text if first.source is not None else ""
         name = _name_of_remedy(first.frozen.kind, first.operators, line, is_about_shape=finding.rule == "baked-shape")

@@ -67,7 +67,7 @@ def test_the_line_that_asks_is_named(function, exporter, name):
     (culprit,) = error.culprits
     assert error.rule == "numeric-drift"
     assert "# the question" in culprit.source.text
-    assert error.remedy.startswith(f"The model itself computes this where {name}() is true")
+    assert error.remedy.startswith(f"Where {name}() is true, as in an export, the model itself computes something else")
     assert {each.source for each in error.steps if each.is_culprit} <= {culprit.source}
 
 
