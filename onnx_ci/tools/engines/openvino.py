@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from onnx_ci.onnx_model.signature import Signature, read_signature
 from onnx_ci.pipeline.run.runtime import ArraySession
 from onnx_ci.tools.engines.engine import Engine, session_of
 
@@ -22,7 +23,8 @@ class OpenVinoRuntime(Engine):
         # bfloat16, the default on processors that have it, would look like rounding and hide a wrong export.
         exact = {"INFERENCE_PRECISION_HINT": "f32"}
         compiled = openvino.Core().compile_model(str(path), "CPU", exact)
-        names = [each.any_name for each in compiled.inputs]
+        signature = read_signature(path)  # OpenVINO's own name of an input can be that of a node without effect
+        assert isinstance(signature, Signature)  # noqa: S101 (a file that cannot be read is not run)
 
         def run(feeds: dict[str, Any]) -> Iterable[Any]:
             nonlocal compiled
@@ -33,4 +35,4 @@ class OpenVinoRuntime(Engine):
                 raise
             return map(results.__getitem__, compiled.outputs)
 
-        return session_of(names, run)
+        return session_of([value.name for value in signature.inputs], run)

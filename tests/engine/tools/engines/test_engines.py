@@ -74,6 +74,15 @@ def test_a_file_of_two_runs_does_not_depend_on_the_first(engine, tmp_path):
     assert torch.allclose(y[:1], z, atol=1e-5)
 
 
+def test_an_input_keeps_its_name_beside_that_of_a_node_without_effect(engine, tmp_path):
+    """OpenVINO gives the input the name of what the Cast makes, too."""
+    path = tmp_path / "cast.onnx"
+    text = '<ir_version: 8, opset_import: ["": 17]> g (float[n] x) => (float[n] y) { a = Cast <to = 1> (x) y = Add (a, a) }'
+    onnx.save(onnx.parser.parse_model(text), path)
+    (y,) = RUNTIMES.load(engine).load(path, "cpu").run({"x": torch.tensor([1.0, 2.0])})
+    assert y.tolist() == [2, 4]
+
+
 @onnx_ci.recipe(input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "sequence"}, "y": {0: "sequence"}})
 def unrolled():
     class Last(torch.nn.Module):
