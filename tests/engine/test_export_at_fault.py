@@ -63,6 +63,16 @@ def test_an_operator_that_the_exporter_is_known_to_get_wrong_has_its_remedy(func
     assert [remedy in each.remedy for each in found] == ([True] if remedy else [])
 
 
+def test_attention_where_a_mask_hides_whole_rows_has_its_remedy():
+    def attend(x):
+        keys, mask = torch.stack([x, 2 * x], 1)[:, None], torch.stack([x[:, 0] > 0, x[:, 0] > 1], 1)[:, None, None]
+        return functional.scaled_dot_product_attention(x[:, None, None], keys, keys, attn_mask=mask)[:, 0, 0]
+
+    recipe = onnx_ci.recipe(lambda: (Function(attend), (X,)), name="net", **ROWS)
+    result = run_one(recipe, exporters="dynamo", opsets="20", isolation="none", cache="off")
+    assert any(each.remedy.startswith("Where a mask hides all of a row, torch gives 0") for each in result.findings)
+
+
 @pytest.mark.parametrize(
     ("function", "opset", "remedy"),
     [
