@@ -173,7 +173,7 @@ def _report(value: object) -> Path:
     return path
 
 
-REPORT = Kind(parse=_report, schema=PATH.schema, metavar="PATH")
+REPORT = Kind(parse=_report, schema={**PATH.schema, "not": {"pattern": r"\.(html|xml|md)$"}}, metavar="PATH")
 
 
 def _paths(value: object) -> tuple[str, ...]:
