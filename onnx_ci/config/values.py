@@ -165,15 +165,16 @@ def _path(value: object) -> Path:
 
 
 PATH = Kind(parse=_path, schema={"type": "string", "minLength": 1}, metavar="PATH")
+_OTHER_REPORTS = {"html": "html", "xml": "junit", "md": "summary"}
 
 
 def _report(value: object) -> Path:
-    if other := {".html": "html", ".xml": "junit", ".md": "summary"}.get((path := _path(value)).suffix):
+    if other := _OTHER_REPORTS.get((path := _path(value)).suffix[1:]):
         raise ValueError(f"must be a path for JSON; the setting for {path.suffix} is {other}")
     return path
 
 
-REPORT = Kind(parse=_report, schema={**PATH.schema, "not": {"pattern": r"\.(html|xml|md)$"}}, metavar="PATH")
+REPORT = Kind(parse=_report, schema={**PATH.schema, "not": {"pattern": rf"\.({'|'.join(_OTHER_REPORTS)})$"}}, metavar="PATH")
 
 
 def _paths(value: object) -> tuple[str, ...]:

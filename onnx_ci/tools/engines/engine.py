@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from onnx_ci.environment.versions import version_of
+from onnx_ci.onnx_model.signature import Signature, read_signature
 from onnx_ci.pipeline.run.runtime import ArraySession
 from onnx_ci.text import listed
 
@@ -29,6 +31,13 @@ class Engine:
         if not self.versions:
             return f"{self.distribution} is not installed; install onnx-ci[{self.name}]"
         return None if device == "cpu" else f"{self.name} computes on the CPU only"
+
+
+def signature_of(path: Path) -> Signature:
+    """The inputs and outputs of a file, by the names that it gives them, which an engine may change."""
+    signature = read_signature(path)
+    assert isinstance(signature, Signature)  # noqa: S101 (a file that cannot be read is not run)
+    return signature
 
 
 def session_of(names: Iterable[str], run_arrays: Callable[[dict[str, Any]], Iterable[Any]]) -> ArraySession:

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from onnx_ci.onnx_model.signature import Signature, read_signature
 from onnx_ci.pipeline.run.runtime import ArraySession
-from onnx_ci.tools.engines.engine import Engine, session_of
+from onnx_ci.tools.engines.engine import Engine, session_of, signature_of
 
 
 class OpenCvRuntime(Engine):
@@ -22,8 +21,7 @@ class OpenCvRuntime(Engine):
         """Load the file. Raises OpenCV's own exceptions."""
         import cv2
 
-        net, signature = cv2.dnn.readNetFromONNX(str(path)), read_signature(path)
-        assert isinstance(signature, Signature)  # noqa: S101 (a file that cannot be read is not run)
+        net, signature = cv2.dnn.readNetFromONNX(str(path)), signature_of(path)
         outputs = [value.name for value in signature.outputs]
 
         def run(feeds: dict[str, Any]) -> Iterable[Any]:

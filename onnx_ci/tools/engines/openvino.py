@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from onnx_ci.onnx_model.signature import Signature, read_signature
 from onnx_ci.pipeline.run.runtime import ArraySession
-from onnx_ci.tools.engines.engine import Engine, session_of
+from onnx_ci.tools.engines.engine import Engine, session_of, signature_of
 
 
 class OpenVinoRuntime(Engine):
@@ -23,8 +22,7 @@ class OpenVinoRuntime(Engine):
         # bfloat16, the default on processors that have it, would look like rounding and hide a wrong export.
         exact = {"INFERENCE_PRECISION_HINT": "f32"}
         compiled = openvino.Core().compile_model(str(path), "CPU", exact)
-        signature = read_signature(path)  # OpenVINO's own name of an input can be that of a node without effect
-        assert isinstance(signature, Signature)  # noqa: S101 (a file that cannot be read is not run)
+        names = [value.name for value in signature_of(path).inputs]  # OpenVINO's can be that of a node without effect
 
         def run(feeds: dict[str, Any]) -> Iterable[Any]:
             nonlocal compiled
@@ -35,4 +33,4 @@ class OpenVinoRuntime(Engine):
                 raise
             return map(results.__getitem__, compiled.outputs)
 
-        return session_of([value.name for value in signature.inputs], run)
+        return session_of(names, run)

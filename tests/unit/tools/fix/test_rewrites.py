@@ -73,12 +73,8 @@ def test_the_numbers_of_a_remedy_are_tried_as_they_are_too():
 
 @pytest.mark.parametrize("line", ["return x.f(1, 2)", "return x.f", "return y + 1", "y, z = x.f(1)"])
 def test_other_code_than_a_remedy_is_about_is_left_alone(line):
-    assert (
-        rewritten(
-            line, imports="import torch", remedies=("Write x.g(1) in place of x.f(1).values.", "Write it. In place of 1.")
-        )
-        == []
-    )
+    remedies = ("Write x.g(1) in place of x.f(1).values.", "Write it. In place of 1.")
+    assert rewritten(line, imports="import torch", remedies=remedies) == []
 
 
 def test_a_quotient_is_rounded_down_by_name():
