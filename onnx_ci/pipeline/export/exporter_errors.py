@@ -46,10 +46,9 @@ class _Entry:
         return is_of_class and bool(re.search(self.pattern, str(error)) and re.search(self.line, line))
 
 
-_TABLE = {
-    kind: [_Entry(**entry) for entry in entries]
-    for kind, entries in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")).items()
-}
+_LISTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_REWRITES = _LISTS.pop("rewrite")
+_TABLE = {kind: [_Entry(**entry) for entry in entries] for kind, entries in _LISTS.items()}
 _ADVICE = re.compile(r"\[Caused by the value|This is step \d/\d of exporting the model to ONNX")
 """Where the part of the first line begins that is meant for the exporters' developers."""
 
@@ -81,7 +80,8 @@ def judge_error(error: BaseException, cell: Cell, model: RecipeModel) -> Finding
     line = ""
     if source is not None:  # with the line after it, which says whether a condition only refuses something
         line = f"{source.text}\n{linecache.getline(str(working_directory() / source.file), source.line + 1)}"
-    known = _suggested_by_torch(chain) or _remedy_of_error("error", chain, line)
+    said = "\n".join(map(str, chain))
+    known = _suggested_by_torch(chain) or _rewrite("raises", said, line) or _remedy_of_error("error", chain, line)
     if remedy := known or _remedy_of_call(model.pristine, cell, has_line=source is not None):
         return finding("export-error", message, remedy=remedy, source=source)
     remedy = _remedy_of_error("unexplained", chain, line)
@@ -132,7 +132,7 @@ def _remedy_of_operator(rule: str, operator: str | None, cell: Cell, message: st
         return f"Raise the opset: the exporter translates it from opset {added[1]} on."
     if rule != "unsupported-operator" or operator is None:
         return None
-    own = next((entry.remedy for entry in _TABLE["operator"] if re.match(entry.pattern, operator)), None)
+    own = _rewrite("unsupported", operator)
     if own is None and cell.exporter in OF_TORCH and re.fullmatch(r"\w+(::|\.)\w+(\.\w+)?", operator):
         return REMEDIES[f"untranslated-{cell.exporter}"].format(operator, cell.opset)
     return own
@@ -141,8 +141,13 @@ def _remedy_of_operator(rule: str, operator: str | None, cell: Cell, message: st
 def remedy_of_wrong_operator(culprits: Iterable[Culprit]) -> str | None:
     """What to write in place of an operator whose translation computes something else, if that is known."""
     of_lines = [(name, each.source.text if each.source else "") for each in culprits for name in each.operators]
-    entries = ((entry, name) for name, line in of_lines for entry in _TABLE["wrong-operator"] if re.search(entry.line, line))
-    return next((entry.remedy for entry, name in entries if re.fullmatch(entry.pattern, name)), None)
+    return next(filter(None, (_rewrite("wrong", name, line) for name, line in of_lines)), None)
+
+
+def _rewrite(found_by: str, what: str, line: str | None = None) -> str | None:
+    """The remedy of the first rewrite that is found by what an error, a line or an operator is."""
+    found = (each for each in _REWRITES if found_by in each and re.search(each[found_by], what))
+    return next((each["remedy"] for each in found if line is None or re.search(each.get("line", ""), line)), None)
 
 
 def _remedy_of_error(kind: str, chain: Sequence[BaseException], line: str) -> str | None:
@@ -191,8 +196,7 @@ def _fixed_size(message: str, model: RecipeModel) -> Finding | None:
         remedy = f"torch.export takes a size of 0 or 1 for a constant: let {axis_in(first)} be 2 or more in the example."
         return finding("export-error", message, remedy=remedy)
     source = line_that_fixes(model.fresh(), model.signature.dynamic_shapes, first["dimension"])
-    remedies = [entry.remedy or "" for entry in _TABLE["fixed-size"] if re.search(entry.line, source.text if source else "")]
-    remedy = remedies[0].format(axis_in(first), first["size"])
+    remedy = (_rewrite("fixes", source.text if source else "") or "").format(axis_in(first), first["size"])
     return finding("export-error", message, remedy=remedy, source=source, details={"dynamic_axis": label_of(first)})
 
 

@@ -11,7 +11,8 @@ import copy
 import re
 from collections.abc import Collection, Iterator
 
-_ADVICE = re.compile(r"\b[Ww]rite (.+?) in place of (.+?)(?:, or |, where |, which |[.:](?: |$))")
+ADVICE = re.compile(r"\b[Ww]rite (.+?) in place of (.+?)(?:, or |, where |, which |[.:](?: |$))")
+"""Finds A and B in a remedy."""
 
 _Bound = dict[str, ast.expr]
 """What the names and the numbers of B are in the code, by their text in B."""
@@ -23,7 +24,7 @@ def advised(code: ast.AST, remedy: str, modules: Collection[str]) -> Iterator[tu
     Where the numbers of the code are others than those of the remedy, they first stand in the place of these, and then not: an
     axis can be counted from the other end. ``modules`` are the names that the code has for modules, such as ``F``.
     """
-    advice = _ADVICE.search(remedy)
+    advice = ADVICE.search(remedy)
     if advice is None:
         return
     try:

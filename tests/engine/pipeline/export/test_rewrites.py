@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import tomllib
 from pathlib import Path
 
@@ -16,14 +15,11 @@ from torch.nn.functional import one_hot, scaled_dot_product_attention
 
 import onnx_ci
 from onnx_ci.pipeline.export import exporter_errors
+from onnx_ci.tools.fix.advised import ADVICE
 
 TABLE = tomllib.loads(Path(exporter_errors.__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 REMEDIES = [each["remedy"] for entries in TABLE.values() for each in entries if "remedy" in each]
-REWRITES = dict(
-    match.groups()[::-1]
-    for remedy in REMEDIES
-    if (match := re.search(r"\b[Ww]rite (.+) in place of (.+?)(?:, or |, where |, which |\.$)", remedy))
-)
+REWRITES = dict(match.groups()[::-1] for remedy in REMEDIES if (match := ADVICE.search(remedy)))
 
 SAID = {
     "torch.stack(values)[torch.tensor(x.shape[1])]": lambda x: torch.arange(30.0).reshape(30, 1)[torch.tensor(x.shape[1])],
