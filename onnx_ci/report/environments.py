@@ -23,7 +23,9 @@ def names_of(environments: Sequence[Mapping[str, str]]) -> list[str]:
     for name in sorted({name for each in environments for name in each}, key=_rank):
         if _different(environments, [*chosen, name]) > _different(environments, chosen):
             chosen.append(name)
-    return [",".join(f"{name}=={_in_id(each.get(name, 'none'))}" for name in chosen) for each in environments]
+    return [
+        ",".join(f"{name}==" + re.sub(r"[^\w.+-]", "_", each.get(name, "none")) for name in chosen) for each in environments
+    ]
 
 
 def _rank(name: str) -> tuple[int, str]:
@@ -32,10 +34,6 @@ def _rank(name: str) -> tuple[int, str]:
 
 def _different(environments: Iterable[Mapping[str, str]], names: Sequence[str]) -> int:
     return len({tuple(each.get(name) for name in names) for each in environments})
-
-
-def _in_id(version: str) -> str:
-    return re.sub(r"[^\w.+-]", "_", version)
 
 
 def differences(parts: Iterable[Part]) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
+import numpy
 import pytest
 import torch
 from toolbox.cells import ROWS, Function, run_one
@@ -120,3 +122,60 @@ def test_what_an_exporter_refuses_for_a_known_reason_has_its_remedy(function, ce
     (found,) = run_one(recipe, exporters=exporter, opsets=opset, isolation="none", cache="off").findings
     assert found.rule == "export-error"
     assert remedy in found.remedy
+
+
+@dataclasses.dataclass
+class Pair:
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+PAIRS = numpy.array([[0, 1], [1, 2]])
+
+
+class Does(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+
+class ReturnsAClass(Does):
+    def forward(self, x):
+        return Pair(x, self.layer(x))
+
+
+class AsksNumpy(Does):
+    def forward(self, x):
+        array = self.layer(x).detach().cpu().numpy()
+        return torch.from_numpy(array[:, PAIRS[:, 1]] - array[:, PAIRS[:, 0]])
+
+
+class Differentiates(Does):
+    def forward(self, x):
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            return torch.autograd.grad(self.layer(x).sin().sum(), x)[0]
+
+
+class GoesBackward(Does):
+    def forward(self, x):
+        with torch.enable_grad():
+            x = x.detach().clone().requires_grad_()
+            self.layer(x).sin().sum().backward()
+        return x.grad
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        (ReturnsAClass, "return Pair(x, self.layer(x))"),
+        (AsksNumpy, "array = self.layer(x).detach().cpu().numpy()"),
+        (Differentiates, "return torch.autograd.grad(self.layer(x).sin().sum(), x)[0]"),
+        (GoesBackward, "x = x.detach().clone().requires_grad_()"),
+    ],
+)
+def test_what_dynamo_refuses_without_a_line_is_found_in_a_run_of_the_model(model, line):
+    recipe = onnx_ci.recipe(lambda: (model(), (X,)), name="net", **ROWS)
+    result = run_one(recipe, exporters="dynamo", opsets="20", isolation="none", cache="off")
+    found = next(each for each in result.findings if each.rule == "export-error")
+    assert found.source.text == line

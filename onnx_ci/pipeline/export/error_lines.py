@@ -8,6 +8,7 @@ either.
 from __future__ import annotations
 
 import contextlib
+import dis
 import itertools
 import logging
 import re
@@ -15,7 +16,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import onnx
@@ -25,7 +26,7 @@ from onnx_ci.pipeline.model.call import Call, PrepareError
 from onnx_ci.pipeline.model.places import calls_module, innermost, is_in_project
 from onnx_ci.pipeline.model.running import force_eager, run_tree
 from onnx_ci.pipeline.trace.recorder import Recorder
-from onnx_ci.pipeline.trace.trace import Operator
+from onnx_ci.pipeline.trace.trace import FunctionCall, Operator, UnseenRead
 from onnx_ci.processes.capture import captured
 from onnx_ci.results.records import SourceLine
 
@@ -81,13 +82,24 @@ def line_of_node(node: onnx.NodeProto) -> SourceLine | None:
     return innermost(_places_in(next(stacks, "")))
 
 
-def line_of_operator(call: Call, name: str) -> SourceLine | None:
-    """The only line that calls ``aten.kthvalue.default``: dynamo writes down those of ``forward``, not of what it calls."""
-    recorder = Recorder(call, kinds=[Operator])
+def line_of_call(call: Call, names: Sequence[str]) -> SourceLine | None:
+    """The first line that calls ``aten.kthvalue.default`` or ``numpy``; of several names, the first that is called at all."""
+    recorder = Recorder(call, kinds=[Operator, FunctionCall, UnseenRead])
     with contextlib.suppress(PrepareError), force_eager(), recorder:
         run_tree(call)
-    lines = {each.place.source for each in recorder.trace.of_kind(Operator) if str(each.call.operator) == name}
-    return lines.pop() if len(lines) == 1 else None
+    calls = [(str(each.call.operator), each.place) for each in recorder.trace.of_kind(Operator)]
+    calls += [(each.name, each.place) for each in recorder.trace.of_kind(FunctionCall)]
+    calls += [(each.function, each.place) for each in recorder.trace.of_kind(UnseenRead)]
+    return next((place.source for name in names for called, place in calls if called == name), None)
+
+
+def line_of_return(module: torch.nn.Module) -> SourceLine | None:
+    """The last line at which ``forward`` returns."""
+    code = getattr(module.forward, "__code__", None)
+    if not isinstance(code, CodeType):
+        return None
+    returns = [step.positions for step in dis.get_instructions(code) if step.opname.startswith("RETURN")]
+    return innermost((code.co_filename, each.lineno or 0) for each in returns[-1:] if each)
 
 
 def line_that_fixes(call: Call, dynamic_shapes: tuple[Any, ...] | None, dimension: str) -> SourceLine | None:

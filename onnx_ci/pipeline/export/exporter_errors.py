@@ -8,10 +8,10 @@ from __future__ import annotations
 import linecache
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import starmap
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,35 +20,17 @@ from onnx_ci.environment.versions import lacking
 from onnx_ci.errors import disk_error, working_directory
 from onnx_ci.onnx_model.files import NotAModelError
 from onnx_ci.opsets import CUSTOM, OF_TORCH
-from onnx_ci.pipeline.export.error_lines import line_of_error, line_of_operator, line_that_fixes, was_unhandled
+from onnx_ci.pipeline.export import error_lines
 from onnx_ci.pipeline.export.handling import handling_of
 from onnx_ci.pipeline.model.call import Call, bound_arguments, wrapper_by_position, wrapper_without_constants
 from onnx_ci.pipeline.model.containers import containers_in, name_of, named_leaves
 from onnx_ci.pipeline.model.module import exportable
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.processes.capture import ESCAPES
-from onnx_ci.results.records import Cell, Culprit, Finding
+from onnx_ci.results.records import Cell, Culprit, Finding, SourceLine
 from onnx_ci.results.rules import REMEDIES, finding
 
-
-@dataclass(frozen=True)
-class _Entry:
-    """An entry of the table beside this file, which says what it means."""
-
-    classes: Sequence[str] = ()
-    pattern: str = ""
-    rule: str | None = None
-    remedy: str | None = None
-    line: str = ""
-
-    def matches(self, error: BaseException, line: str = "") -> bool:
-        is_of_class = not self.classes or type(error).__name__ in self.classes
-        return is_of_class and bool(re.search(self.pattern, str(error)) and re.search(self.line, line))
-
-
-_LISTS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-_REWRITES = _LISTS.pop("rewrite")
-_TABLE = {kind: [_Entry(**entry) for entry in entries] for kind, entries in _LISTS.items()}
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _ADVICE = re.compile(r"\[Caused by the value|This is step \d/\d of exporting the model to ONNX")
 """Where the part of the first line begins that is meant for the exporters' developers."""
 
@@ -66,13 +48,13 @@ def judge_error(error: BaseException, cell: Cell, model: RecipeModel) -> Finding
     of_import = any(isinstance(link, (ImportError, AttributeError)) for link in chain)
     if cell.exporter == "dynamo" and of_import and (lacks := lacking("onnxscript")):
         return finding("export-error", f"{message}; {lacks[0]}", remedy=f"Install what the exporter needs: {lacks[1]}.")
-    source = line_of_error(chain)
+    source = error_lines.line_of_error(chain)
     for link in chain:
         if rule := rule_of_error(link):
-            names = (re.search(entry.pattern, str(link)) for entry in _TABLE["operator-name"])
+            names = (re.search(pattern, str(link)) for pattern in _TABLE["operator-names"])
             operator = next((".".join(name.groups()) for name in names if name), None)
             if cell.exporter == "dynamo" and operator is not None:
-                source = line_of_operator(model.fresh(), operator) or source
+                source = error_lines.line_of_call(model.fresh(), [operator]) or source
             remedy = _remedy_of_operator(rule, operator, cell, message)
             return finding(rule, message, operator=operator, remedy=remedy, source=source)
     if about_size := _fixed_size(message, model):
@@ -80,11 +62,14 @@ def judge_error(error: BaseException, cell: Cell, model: RecipeModel) -> Finding
     line = ""
     if source is not None:  # with the line after it, which says whether a condition only refuses something
         line = f"{source.text}\n{linecache.getline(str(working_directory() / source.file), source.line + 1)}"
-    said = "\n".join(map(str, chain))
-    known = _suggested_by_torch(chain) or _rewrite("raises", said, line) or _remedy_of_error("error", chain, line)
+    said = "\n".join(map(_full, chain))
+    entry = _entry("raises", said, line)
+    if source is None and "calls" in entry:
+        source = error_lines.line_of_call(model.fresh(), entry["calls"])
+    known = _suggested_by_torch(chain) or entry.get("remedy")
     if remedy := known or _remedy_of_call(model.pristine, cell, has_line=source is not None):
         return finding("export-error", message, remedy=remedy, source=source)
-    remedy = _remedy_of_error("unexplained", chain, line)
+    remedy = _entry("unexplained", said, line).get("remedy")
     return _unsupported_class(model, cell, chain[-1]) or finding("export-error", message, remedy=remedy, source=source)
 
 
@@ -122,7 +107,7 @@ def _chain(error: BaseException) -> list[BaseException]:
     link: BaseException | None = error
     while link is not None and link not in chain:
         chain.append(link)
-        link = link.__cause__ or (link.__context__ if was_unhandled(link.__context__) else None)
+        link = link.__cause__ or (link.__context__ if error_lines.was_unhandled(link.__context__) else None)
     return chain
 
 
@@ -132,7 +117,7 @@ def _remedy_of_operator(rule: str, operator: str | None, cell: Cell, message: st
         return f"Raise the opset: the exporter translates it from opset {added[1]} on."
     if rule != "unsupported-operator" or operator is None:
         return None
-    own = _rewrite("unsupported", operator)
+    own = _entry("unsupported", operator).get("remedy")
     if own is None and cell.exporter in OF_TORCH and re.fullmatch(r"\w+(::|\.)\w+(\.\w+)?", operator):
         return REMEDIES[f"untranslated-{cell.exporter}"].format(operator, cell.opset)
     return own
@@ -141,19 +126,14 @@ def _remedy_of_operator(rule: str, operator: str | None, cell: Cell, message: st
 def remedy_of_wrong_operator(culprits: Iterable[Culprit]) -> str | None:
     """What to write in place of an operator whose translation computes something else, if that is known."""
     of_lines = [(name, each.source.text if each.source else "") for each in culprits for name in each.operators]
-    return next(filter(None, (_rewrite("wrong", name, line) for name, line in of_lines)), None)
+    remedies = (_entry("wrong", name, line).get("remedy") for name, line in of_lines)
+    return next(filter(None, remedies), None)
 
 
-def _rewrite(found_by: str, what: str, line: str | None = None) -> str | None:
-    """The remedy of the first rewrite that is found by what an error, a line or an operator is."""
-    found = (each for each in _REWRITES if found_by in each and re.search(each[found_by], what))
-    return next((each["remedy"] for each in found if line is None or re.search(each.get("line", ""), line)), None)
-
-
-def _remedy_of_error(kind: str, chain: Sequence[BaseException], line: str) -> str | None:
-    """The remedy of the first entry of a kind that matches an error or one of its causes, at a line of the model."""
-    matching = (entry for entry in _TABLE[kind] if any(entry.matches(each, line) for each in chain))
-    return next((entry.remedy for entry in matching if entry.remedy), None)
+def _entry(found_by: str, what: str, line: str | None = None) -> Mapping[str, Any]:
+    """The first remedy of the table that is found by this of an error, an operator or a line; empty if there is none."""
+    found = (each for each in _TABLE["remedy"] if found_by in each and re.search(each[found_by], what))
+    return next((each for each in found if line is None or re.search(each.get("line", ""), line)), {})
 
 
 _FIXED = re.compile(
@@ -195,8 +175,8 @@ def _fixed_size(message: str, model: RecipeModel) -> Finding | None:
     if first["hint"]:
         remedy = f"torch.export takes a size of 0 or 1 for a constant: let {axis_in(first)} be 2 or more in the example."
         return finding("export-error", message, remedy=remedy)
-    source = line_that_fixes(model.fresh(), model.signature.dynamic_shapes, first["dimension"])
-    remedy = (_rewrite("fixes", source.text if source else "") or "").format(axis_in(first), first["size"])
+    source = error_lines.line_that_fixes(model.fresh(), model.signature.dynamic_shapes, first["dimension"])
+    remedy = _entry("fixes", source.text if source else "")["remedy"].format(axis_in(first), first["size"])
     return finding("export-error", message, remedy=remedy, source=source, details={"dynamic_axis": label_of(first)})
 
 
@@ -238,18 +218,24 @@ def _unsupported_class(model: RecipeModel, cell: Cell, error: BaseException) -> 
         if not exporter.takes_output(output):
             where = f"the output {name_of(output.path)}" if output.path else "what the model returns"
             what = f"{output.kind.__name__}, the class of {where}"
-            return _not_supported(what, cell, error, REMEDIES["tensors-in-containers"])
+            source = error_lines.line_of_return(model.pristine.model)
+            return _not_supported(what, cell, error, REMEDIES["tensors-in-containers"], source)
     return None
 
 
-def _not_supported(what: str, cell: Cell, error: BaseException, remedy: str) -> Finding:
+def _not_supported(what: str, cell: Cell, error: BaseException, remedy: str, source: SourceLine | None = None) -> Finding:
     message = f"the {cell.exporter} exporter does not support {what}: {_first_paragraph(error)}"
-    return finding("export-error", message, remedy=remedy)
+    return finding("export-error", message, remedy=remedy, source=source)
 
 
 def rule_of_error(error: BaseException) -> str | None:
     """The rule of an exporter's error: ``unsupported-operator``, ``unsupported-opset``, or ``None`` for other errors."""
-    return next((entry.rule for entry in _TABLE["error"] if entry.rule and entry.matches(error)), None)
+    rules = _TABLE["rules"].items()
+    return next((rule for rule, patterns in rules if any(re.search(each, _full(error)) for each in patterns)), None)
+
+
+def _full(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _first_paragraph(error: BaseException) -> str:

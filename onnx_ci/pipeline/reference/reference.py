@@ -64,12 +64,12 @@ class Reference:
     """If there are such :attr:`decisions`, the reference as float64 decides, with all that follows in its noise."""
 
     def is_noisy(self, position: int) -> bool:
-        """Whether the noise of an output affects more than half of its digits."""
+        """Whether the noise of an output affects more than half of its digits, or of those of float32 if it has more."""
         output = self.own[position]
         if not has_noise(output):
             return False
-        largest = largest_value(output)
-        return largest > 0 and self.noise[position] > largest * max(self.eps, torch.finfo(output.dtype).eps) ** 0.5
+        largest, types = largest_value(output), (output.dtype, torch.float32)
+        return largest > 0 and self.noise[position] > largest * max(self.eps, *(torch.finfo(each).eps for each in types)) ** 0.5
 
     @property
     def is_too_noisy(self) -> bool:

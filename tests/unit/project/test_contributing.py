@@ -37,7 +37,7 @@ def test_files_and_folders_are_named_at_all():
         ("A setting", "onnx_ci/api.py", "class RunOptions("),
         ("A keyword of `@recipe`", "onnx_ci/collection/keywords.py", "class RecipeFields"),
         ("A rule", "onnx_ci/results/rules.toml", "[vacuous]"),
-        ("A known error of an exporter", "onnx_ci/pipeline/export/exporter_errors.toml", "[[error]]"),
+        ("A known error of an exporter", "onnx_ci/pipeline/export/exporter_errors.toml", "[[remedy]]"),
         ("A known error of an exporter", "onnx_ci/pipeline/export/exporter_warnings.toml", "[[warning]]"),
         ("A variable that the cache should not look at", "onnx_ci/cache/variables.toml", "PYTEST_*"),
         ("A stage of a cell", "onnx_ci/results/stages.py", 'Stage("observability"'),

@@ -18,7 +18,7 @@ from onnx_ci.pipeline.export import exporter_errors
 from onnx_ci.tools.fix.advised import ADVICE
 
 TABLE = tomllib.loads(Path(exporter_errors.__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-REMEDIES = [each["remedy"] for entries in TABLE.values() for each in entries if "remedy" in each]
+REMEDIES = [each["remedy"] for each in TABLE["remedy"]]
 REWRITES = dict(match.groups()[::-1] for remedy in REMEDIES if (match := ADVICE.search(remedy)))
 
 SAID = {
