@@ -61,7 +61,7 @@ class ObservedModel:
     obstacle: str
     """Why the recipe cannot build the model; empty if it can."""
     built: Mapping[str, Any]
-    """How it was built: ``file``, ``line``, ``text`` and ``arguments``; empty if that is not known."""
+    """How it was built, as far as is known: ``file``, ``line``, ``text``, ``arguments`` and what ``loaded`` its weights."""
     calls: Sequence[Mapping[str, Value]]
     """The arguments of each call, by name."""
     outputs: Sequence[str]
@@ -127,7 +127,7 @@ def _models(noted: Iterable[Mapping[str, Any]]) -> Iterator[ObservedModel]:
     wanted = {key: calls for key, calls in alike.items() if key[-1] or not exported[key[:-1]]}
     for (module, name, *_), calls in sorted(wanted.items(), key=lambda item: -len(item[1])):
         first = calls[0]
-        built: Mapping[str, Any] = first["built"] or {}
+        built: Mapping[str, Any] = {**(first["built"] or {}), "loaded": first.get("loaded")}
         opsets = sorted({opset for each in calls if (opset := each.get("export", {}).get("opset"))})
         yield ObservedModel(
             name=name,
@@ -191,12 +191,14 @@ def _recipe(model: ObservedModel, name: str) -> Iterator[str]:
             yield f"    output_names={json.dumps(model.outputs)},"
         if axes:
             yield f"    # The sizes that differed between {count(len(calls), 'call')}. Declare what else may vary, too."
+            yield "    # Axes whose sizes were equal in each call have one name."
             yield f"    dynamic_axes={axes!r},".replace("'", '"')
         else:
             yield f"    # No size differed between {count(len(calls), 'call')}. Declare what may vary, such as the batch:"
             yield f'    # dynamic_axes={{"{next(iter(usual), "x")}": {{0: "batch"}}}},'
     yield ")"
-    yield f"def {name}():"
+    loaded = model.built.get("loaded")
+    yield f"def {name}({'weights=None' if loaded else ''}):"
     yield from _imports(model, call)
     if place := model.built.get("file"):
         yield f"    # {Path(place).name}, line {model.built['line']}: {model.built['text']}"
@@ -205,6 +207,9 @@ def _recipe(model: ObservedModel, name: str) -> Iterator[str]:
     else:
         given = ", ".join(f"{name}={_written(value)}" for name, value in model.built["arguments"].items())
         yield f"    model = {model.name}({given})"
+    if loaded and not model.obstacle:
+        yield f"    if weights is not None:  # {Path(loaded['file']).name}, line {loaded['line']}: {loaded['text']}"
+        yield '        model.load_state_dict(torch.load(weights, map_location="cpu"))'
     yield from _returned(call, calls)
 
 

@@ -14,6 +14,7 @@ import linecache
 import sys
 import sysconfig
 import threading
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
@@ -27,6 +28,8 @@ _LARGEST = 2**22
 """How many elements a tensor may have whose smallest and largest values are looked for."""
 _BUILT = "_onnx_ci_built"
 """The attribute in which a model keeps how it was built."""
+_LOADED = "_onnx_ci_loaded"
+"""The attribute in which a model keeps the line that loaded its weights."""
 _WRAPPERS = ("torch.jit.", "torch.nn.parallel.")
 """Where the classes are defined that only call another module, which is the model."""
 
@@ -81,6 +84,15 @@ def note_calls(file: Path) -> None:
             self.__dict__.setdefault(_BUILT, _how_built(self, sys._getframe(1)))
 
     torch.nn.Module.__init__ = noting  # type: ignore[method-assign]
+    load = torch.nn.Module.load_state_dict
+
+    @functools.wraps(load)
+    def loading(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        with contextlib.suppress(Exception):
+            self.__dict__[_LOADED] = _line_of(sys._getframe(1))
+        return load(self, *args, **kwargs)
+
+    torch.nn.Module.load_state_dict = loading  # type: ignore[method-assign]
     export = torch.onnx.export
 
     @functools.wraps(export)
@@ -121,12 +133,15 @@ def _how_built(model: torch.nn.Module, frame: FrameType | None) -> dict[str, Any
     given = {name: _value(value) for name, value in given.items()}
     if rest and values[rest]:
         given[f"*{rest}"] = {"other": "tuple"}
-    caller: FrameType | None = frame
-    while caller is not None and caller.f_code.co_filename.startswith((*_INSTALLED, "<")):
-        caller = caller.f_back
-    frame = caller or frame  # of a library's factory, the line of the program that calls it says more
+    return {**_line_of(frame), "arguments": given}
+
+
+def _line_of(frame: FrameType) -> dict[str, Any]:
+    """The line of the program that runs in a frame or calls it: more is said by it than by a line of a library."""
+    frames = (each for each, _ in traceback.walk_stack(frame) if not each.f_code.co_filename.startswith((*_INSTALLED, "<")))
+    frame = next(frames, frame)
     file, line = frame.f_code.co_filename, frame.f_lineno
-    return {"file": file, "line": line, "text": linecache.getline(file, line).strip(), "arguments": given}
+    return {"file": file, "line": line, "text": linecache.getline(file, line).strip()}
 
 
 def _first_argument(frame: FrameType) -> Any:
@@ -159,6 +174,7 @@ def _call(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
         "module": spec.name if spec else Path(script).stem if script else cls.__module__,
         "script": script,
         "built": None if script == "" or is_script else built,  # a class of python -c cannot be imported
+        "loaded": module.__dict__.get(_LOADED),
         "arguments": {name: _value(value) for name, value in given.items()},
     }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -75,7 +74,8 @@ def _renew(path: Path, since: Version) -> None:
         write_limit_cases(Path(of_limits))
         click.echo(f"{count(write_cases(cases), 'case')} in which two implementations agree")
         outcomes = {installed: {int(each.stem): 0.0 for each in cases.glob("*.onnx")}}
-        for release in _releases(pip.available("onnxruntime"), since, Version(installed)):
+        available = pip.available("onnxruntime")
+        for release in (str(each) for each in available if since <= each < Version(installed)):
             outcomes[release] = outcomes_in(release, cases)
             limits.append(limits_in(release, Path(of_limits)))
             click.echo(f"onnxruntime {release}: {len(outcomes[release])} run")
@@ -83,7 +83,3 @@ def _renew(path: Path, since: Version) -> None:
     reference = f"onnxruntime {installed} and the reference evaluator of onnx {version_of('onnx')} both"
     write_text([as_toml(faults, limits, sorted(outcomes, key=Version), reference)], path)
     click.echo(f"{path}: {count(len(faults), 'fault')}")
-
-
-def _releases(versions: Iterable[Version], since: Version, before: Version) -> list[str]:
-    return [str(version) for version in versions if since <= version < before]

@@ -141,6 +141,7 @@ def test_the_recipe_builds_and_calls_the_model_as_the_program_does(project, reci
         '    input_names=["features", "mask"],\n'
         '    output_names=["output"],\n'
         "    # The sizes that differed between 3 calls. Declare what else may vary, too.\n"
+        "    # Axes whose sizes were equal in each call have one name.\n"
         '    dynamic_axes={"features": {0: "batch", 1: "length"}, "mask": {0: "batch", 1: "length"}},\n'
         ")\n"
         "def scores():\n"
@@ -152,6 +153,24 @@ def test_the_recipe_builds_and_calls_the_model_as_the_program_does(project, reci
     )
     done = project.command("onnx_ci", "run", "--opsets=17")
     assert done.returncode == PASSED, done.stdout
+
+
+def test_the_recipe_of_a_model_whose_weights_are_loaded_can_take_weights(project, recipes):
+    text, _ = recipes(
+        "made = Scores(7)",
+        "torch.save({'ema': made.state_dict()}, 'all.pt')",
+        "torch.save(made.state_dict(), 'scores.pt')",
+        "scores = Scores(7).eval()",
+        "scores.load_state_dict(torch.load('all.pt')['ema'])",
+        "for batch in (2, 3):",
+        "    scores(torch.randn(batch, 6, 4))",
+    )
+    assert "def scores(weights=None):\n" in text
+    assert "    if weights is not None:  # serve.py, line 9: scores.load_state_dict(torch.load('all.pt')['ema'])\n" in text
+    assert '        model.load_state_dict(torch.load(weights, map_location="cpu"))\n' in text
+    for weights, code in (("scores=scores.pt", PASSED), ("scores=all.pt", FAILED)):
+        done = project.command("onnx_ci", "run", "--opsets=17", f"--weights={weights}")
+        assert done.returncode == code, done.stdout
 
 
 @pytest.mark.parametrize(
