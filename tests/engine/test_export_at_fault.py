@@ -89,9 +89,15 @@ def test_attention_where_a_mask_hides_whole_rows_has_its_remedy():
             "13",
             "the exporter translates it from opset 14 on",
         ),
+        (
+            lambda x: torch.view_as_real(torch.view_as_complex(x.view(-1, 2, 2)) * torch.polar(x[:, :2], x[:, 2:])),
+            "17",
+            "torch.view_as_complex(x) * torch.polar",
+        ),
+        (torch.nn.LSTM(4, 3, proj_size=2, batch_first=True), "17", "h = (o.sigmoid() * c.tanh()) @ weight_hr_l0.T"),
         (torch.lgamma, "17", "torch.onnx.register_custom_op_symbolic('aten::lgamma', FUNCTION, 17)"),  # dynamo has none either
     ],
-    ids=["dynamo", "another operator", "a later opset", "neither"],
+    ids=["dynamo", "another operator", "a later opset", "complex", "projections", "neither"],
 )
 def test_an_operator_that_the_exporter_lacks_has_what_is_known_to_help(function, opset, remedy):
     recipe = onnx_ci.recipe(lambda: (Function(function), (X,)), name="net", **ROWS)

@@ -63,13 +63,13 @@ def judge_error(error: BaseException, cell: Cell, model: RecipeModel) -> Finding
     if source is not None:  # with the line after it, which says whether a condition only refuses something
         line = f"{source.text}\n{linecache.getline(str(working_directory() / source.file), source.line + 1)}"
     said = "\n".join(map(_full, chain))
-    entry = _entry("raises", said, line)
+    entry = entry_for("raises", said, line)
     if source is None and "calls" in entry:
         source = error_lines.line_of_call(model.fresh(), entry["calls"])
     known = _suggested_by_torch(chain) or entry.get("remedy")
     if remedy := known or _remedy_of_call(model.pristine, cell, has_line=source is not None):
         return finding("export-error", message, remedy=remedy, source=source)
-    remedy = _entry("unexplained", said, line).get("remedy")
+    remedy = entry_for("unexplained", said, line).get("remedy")
     return _unsupported_class(model, cell, chain[-1]) or finding("export-error", message, remedy=remedy, source=source)
 
 
@@ -117,7 +117,7 @@ def _remedy_of_operator(rule: str, operator: str | None, cell: Cell, message: st
         return f"Raise the opset: the exporter translates it from opset {added[1]} on."
     if rule != "unsupported-operator" or operator is None:
         return None
-    own = _entry("unsupported", operator).get("remedy")
+    own = entry_for("unsupported", operator).get("remedy")
     if own is None and cell.exporter in OF_TORCH and re.fullmatch(r"\w+(::|\.)\w+(\.\w+)?", operator):
         return REMEDIES[f"untranslated-{cell.exporter}"].format(operator, cell.opset)
     return own
@@ -126,11 +126,11 @@ def _remedy_of_operator(rule: str, operator: str | None, cell: Cell, message: st
 def remedy_of_wrong_operator(culprits: Iterable[Culprit]) -> str | None:
     """What to write in place of an operator whose translation computes something else, if that is known."""
     of_lines = [(name, each.source.text if each.source else "") for each in culprits for name in each.operators]
-    remedies = (_entry("wrong", name, line).get("remedy") for name, line in of_lines)
+    remedies = (entry_for("wrong", name, line).get("remedy") for name, line in of_lines)
     return next(filter(None, remedies), None)
 
 
-def _entry(found_by: str, what: str, line: str | None = None) -> Mapping[str, Any]:
+def entry_for(found_by: str, what: str, line: str | None = None) -> Mapping[str, Any]:
     """The first remedy of the table that is found by this of an error, an operator or a line; empty if there is none."""
     found = (each for each in _TABLE["remedy"] if found_by in each and re.search(each[found_by], what))
     return next((each for each in found if line is None or re.search(each.get("line", ""), line)), {})
@@ -176,7 +176,7 @@ def _fixed_size(message: str, model: RecipeModel) -> Finding | None:
         remedy = f"torch.export takes a size of 0 or 1 for a constant: let {axis_in(first)} be 2 or more in the example."
         return finding("export-error", message, remedy=remedy)
     source = error_lines.line_that_fixes(model.fresh(), model.signature.dynamic_shapes, first["dimension"])
-    remedy = _entry("fixes", source.text if source else "")["remedy"].format(axis_in(first), first["size"])
+    remedy = entry_for("fixes", source.text if source else "")["remedy"].format(axis_in(first), first["size"])
     return finding("export-error", message, remedy=remedy, source=source, details={"dynamic_axis": label_of(first)})
 
 

@@ -21,7 +21,7 @@ from onnx_ci.pipeline.compare.attribution import is_of_other_runtime
 from onnx_ci.pipeline.compare.equal_axes import EQUAL_AXES
 from onnx_ci.pipeline.compare.runtime_run import FileRun, feeds_of
 from onnx_ci.pipeline.export.error_lines import line_of_node
-from onnx_ci.pipeline.export.exporter_errors import remedy_of_wrong_operator
+from onnx_ci.pipeline.export.exporter_errors import entry_for, remedy_of_wrong_operator
 from onnx_ci.pipeline.inputs.probes import InputStatus, Probe, Probes
 from onnx_ci.pipeline.locate.culprits import SourceSites, find_culprits, with_recipe
 from onnx_ci.pipeline.locate.export_questions import ExportQuestion, QuestionedModel
@@ -443,6 +443,8 @@ def _remedy(finding: Finding, exporter: str, model: RecipeModel) -> str:
     some_sizes = REMEDIES["some-sizes"] if finding.rule == "baked-shape" and not model.recipe.dynamic_sizes else ""
     if first is not None and first.frozen is not None:
         line = first.source.text if first.source is not None else ""
+        if entry := entry_for("frozen", line):
+            return str(entry["remedy"]) + some_sizes
         name = _name_of_remedy(first.frozen.kind, first.operators, line, is_about_shape=finding.rule == "baked-shape")
         of_sizes = REMEDIES["condition-of-sizes"] if name == "frozen-condition" and _SIZE.search(line) else ""
         return REMEDIES[name] + of_sizes + REMEDIES.get(f"{name}-{exporter}", "") + some_sizes
@@ -467,8 +469,6 @@ _OF_CACHE = re.compile(r"\bself\.\w+ is None\b|\bnot in self\.|\bhasattr\(self\b
 
 
 def _name_of_remedy(kind: FrozenKind, operators: Sequence[str], line: str, *, is_about_shape: bool) -> str:
-    if "sorted(" in line:
-        return "frozen-sort"
     if "tolist" in operators:
         return "frozen-list"
     if "range" in operators:

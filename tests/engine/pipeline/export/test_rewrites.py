@@ -19,6 +19,7 @@ from onnx_ci.tools.fix.advised import ADVICE
 
 TABLE = tomllib.loads(Path(exporter_errors.__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 REMEDIES = [each["remedy"] for each in TABLE["remedy"]]
+REMEDIES_TEXT = " ".join(REMEDIES)
 REWRITES = dict(match.groups()[::-1] for remedy in REMEDIES if (match := ADVICE.search(remedy)))
 
 SAID = {
@@ -151,6 +152,52 @@ def test_code_in_remedies_can_be_exported(said, tmp_path):
     check(SAID[said], "dynamo", tmp_path / "model.onnx")
     if "torch._higher_order_ops" not in said and "while_loop" not in said:
         check(SAID[said], "torchscript", tmp_path / "other.onnx")
+
+
+def turned(x):
+    re, im = x.unbind(-1)
+    t, r = im.detach(), re.detach().abs()
+    return torch.stack([re * t.cos() - im * t.sin(), re * t.sin() + im * t.cos()], -1) * r[..., None]
+
+
+def projected(gates: torch.Tensor, weight_hh_l0: torch.Tensor, weight_hr_l0: torch.Tensor):
+    h, c = torch.zeros([gates.size(0), weight_hr_l0.size(0)]), torch.zeros([gates.size(0), weight_hr_l0.size(1)])
+    steps = torch.zeros([gates.size(0), 0, weight_hr_l0.size(0)])
+    for t in range(gates.size(1)):
+        i, f, g, o = (gates[:, t] + h @ weight_hh_l0.T).chunk(4, 1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = (o.sigmoid() * c.tanh()) @ weight_hr_l0.T
+        steps = torch.cat([steps, h[:, None]], 1)
+    return steps
+
+
+class Projected(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.steps = torch.nn.LSTM(2, 3, proj_size=2, batch_first=True), torch.jit.script(projected)
+
+    def forward(self, x):
+        of = self.lstm
+        return self.steps(x @ of.weight_ih_l0.T + of.bias_ih_l0 + of.bias_hh_l0, of.weight_hh_l0, of.weight_hr_l0)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_complex_numbers_and_projections_are_computed_as_the_remedies_say(tmp_path):
+    x, other, model = torch.randn(3, 4, 2), torch.randn(2, 7, 2), Projected().eval()
+    axes = {"x": {0: "rows", 1: "steps"}, "y": {0: "rows", 1: "steps"}}
+    said = REMEDIES_TEXT
+    for part in (
+        "torch.stack([re * t.cos() - im * t.sin(), re * t.sin() + im * t.cos()], -1) * r[..., None]",
+        "c = f.sigmoid() * c + i.sigmoid() * g.tanh()",
+        "h = (o.sigmoid() * c.tanh()) @ weight_hr_l0.T",
+    ):
+        assert part in said
+    expected = torch.view_as_real(torch.view_as_complex(x) * torch.polar(x[..., 0].abs(), x[..., 1]))
+    torch.testing.assert_close(turned(x), expected)
+    torch.testing.assert_close(model(x), model.lstm(x)[0])
+    names = {"input_names": ["x"], "output_names": ["y"]}
+    torch.onnx.export(model, (x,), tmp_path / "model.onnx", dynamo=False, opset_version=17, dynamic_axes=axes, **names)
+    np.testing.assert_allclose(run(tmp_path / "model.onnx", {"x": other}), model.lstm(other)[0].detach(), rtol=1e-4, atol=1e-5)
 
 
 class Model(torch.nn.Module):

@@ -216,6 +216,57 @@ def test_an_order_is_to_be_found_by_torch():
     assert not errors(onnx_ci.recipe(lambda: (RanksWithTorch(), (torch.randn(3, 4),)), name="net", **ROWS))
 
 
+class Upsamples(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.ConvTranspose1d(1, 1, 3, stride=2, padding=1)
+
+    def forward(self, x):
+        return x + self.up(x[:, None, ::2], output_size=x.shape[1:])[:, 0]  # fault
+
+
+class UpsamplesAndCuts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.ConvTranspose1d(1, 1, 3, stride=2, padding=1, output_padding=1)
+
+    def forward(self, x):
+        return x + self.up(x[:, None, ::2])[..., : x.shape[1]][:, 0]
+
+
+class Chooses(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.towers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x, which):
+        return self.towers[int(which)](x)  # fault
+
+
+class ChoosesByIndex(Chooses):
+    def forward(self, x, which):
+        return torch.stack([tower(x) for tower in self.towers])[which]
+
+
+COLUMNS = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows", 1: "n"}, "y": {0: "rows", 1: "n"}}}
+KIND = {**ROWS, "input_names": ["x", "which"], "inputs": {"which": onnx_ci.integers(0, 3)}}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right", "others", "declared", "remedy"),
+    [
+        (Upsamples, UpsamplesAndCuts, (), COLUMNS, "up(x)[..., : y.shape[-2], : y.shape[-1]] in place of"),
+        (Chooses, ChoosesByIndex, (torch.tensor(1),), KIND, "torch.stack([layer(x) for layer in layers])[index]"),
+    ],
+    ids=["an output's size", "a module by a value"],
+)
+def test_lines_that_are_known_to_be_frozen_have_what_to_write(wrong, right, others, declared, remedy):
+    found = errors(onnx_ci.recipe(lambda: (wrong(), (torch.randn(3, 4), *others)), name="net", **declared))
+    assert found
+    assert all(remedy in each.remedy for each in found)
+    assert not errors(onnx_ci.recipe(lambda: (right(), (torch.randn(3, 4), *others)), name="net", **declared))
+
+
 class IntoView(nn.Module):
     def forward(self, x):
         y = x * 3

@@ -258,4 +258,4 @@ def test_an_operator_without_an_implementation_for_its_types_is_said_to_be_that(
     (result,) = onnx_ci.run([linear], opsets=17, exporters="torchscript").cells
     [fault] = [each for each in result.findings if each.rule == "load-error"]
     assert "could not find an implementation" in fault.message.lower()
-    assert "such as bfloat16 on a CPU" in fault.remedy
+    assert "such as convolutions of float64 or bfloat16 on a CPU" in fault.remedy

@@ -176,6 +176,12 @@ def test_noise_is_measured_in_the_models_own_type(dtype):
     assert reference.noise[0] > 1e-4
 
 
+@pytest.mark.parametrize(("function", "is_coarse"), [(lambda x: x.float().sin().double(), True), (torch.sin, False)])
+def test_a_model_of_float64_that_computes_a_part_in_float32_has_the_noise_of_that(function, is_coarse):
+    prepared = make(Net(function), (torch.rand(10, dtype=torch.float64),))
+    assert (prepared.probes.example.reference.noise[0] > 1e-8) == is_coarse
+
+
 def only_float32(x):
     if x.element_size() != 4:
         raise TypeError("float32 only")
