@@ -54,10 +54,10 @@ def with_export_at_fault(
 
 
 def with_dynamo(findings: Sequence[Finding], task: CellTask, is_right: Callable[[CellTask], bool]) -> list[Finding]:
-    """The findings; of what TorchScript cannot export, with dynamo as the remedy if its file is right, and if none is known."""
-    open_ended, opset = REMEDIES["untranslated-torchscript"], max(task.cell.opset, FIRST_DYNAMO_OPSET)
-    unknown = RULES["export-error"].remedy
-    unsolved = [each for each in findings if each.remedy in (unknown, open_ended.format(each.operator, task.cell.opset))]
+    """The findings; of what TorchScript cannot export or freezes in a layer, with dynamo as the remedy if its file is right."""
+    general, opset = (RULES["export-error"].remedy, REMEDIES["in-layer"]), max(task.cell.opset, FIRST_DYNAMO_OPSET)
+    untranslated = REMEDIES["untranslated-torchscript"].format
+    unsolved = [each for each in findings if each.remedy.startswith((*general, untranslated(each.operator, task.cell.opset)))]
     if (
         task.cell.exporter != "torchscript"
         or not unsolved

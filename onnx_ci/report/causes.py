@@ -60,7 +60,7 @@ def causes_of(findings: Iterable[Finding]) -> list[Cause]:
     groups: list[list[Finding]] = []
     ranks = {severity: rank for rank, severity in enumerate(Severity)}
     for finding in sorted(findings, key=lambda each: (ranks[each.severity], each.is_expected, each.rule == "untaken-branch")):
-        group = next((group for group in groups if _has_cause_of(finding, group[0])), None)
+        group = next((group for group in groups if any(_has_cause_of(finding, each) for each in group)), None)
         if group is None:
             groups.append([finding])
         else:

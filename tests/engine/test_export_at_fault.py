@@ -9,6 +9,7 @@ import numpy
 import pytest
 import torch
 from toolbox.cells import ROWS, Function, run_one
+from torch.distributions import Normal
 from torch.nn import functional
 
 import onnx_ci
@@ -59,10 +60,17 @@ def test_a_right_symbolic_passes():
     assert judged(Shrunk(ShrinkRight)).status is onnx_ci.Status.PASSED
 
 
-@pytest.mark.parametrize(("function", "remedy"), [(lambda x: x.long() >> 1, "rounding_mode='floor'"), (torch.exp, None)])
+@pytest.mark.parametrize(
+    ("function", "remedy"),
+    [
+        (lambda x: x.long() >> 1, "rounding_mode='floor'"),
+        (lambda x: torch.atan2(x.relu(), x), "in place of torch.atan2(y, x)"),
+        (torch.exp, None),
+    ],
+)
 def test_an_operator_that_the_exporter_is_known_to_get_wrong_has_its_remedy(function, remedy):
     found = [each for each in judged(Function(function)).findings if each.severity is onnx_ci.Severity.ERROR]
-    assert [remedy in each.remedy for each in found] == ([True] if remedy else [])
+    assert {remedy in each.remedy for each in found} == ({True} if remedy else set())
 
 
 def test_attention_where_a_mask_hides_whole_rows_has_its_remedy():
@@ -114,20 +122,45 @@ def test_an_operator_that_the_exporter_lacks_has_what_is_known_to_help(function,
         (lambda x: torch.stack([row.sum() for row in x]), "dynamo 20", "The loop fixes the axis 'rows' of 'x' to"),
         (lambda x: functional.one_hot(x.long().abs()), "dynamo 20", "give it, as in F.one_hot(x, 10)"),
         (lambda x: x.long() % x.shape[0], "dynamo 20", "x % torch.tensor(x.shape[1])"),
+        (lambda x: torch.fft.fftshift(x, dim=0), "dynamo 20", "in place of torch.fft.fftshift(x, dim=-1)"),
+        (lambda x: Normal(x, x.exp()).log_prob(2 * x), "dynamo 20", "validate_args=False"),
+        (lambda x: x * torch.from_numpy(numpy.hanning(x.shape[0] + 2))[1:-1, None], "dynamo 20", "np.hanning(n) is torch.sin("),
         (
             lambda x: functional.max_unpool1d(*functional.max_pool1d(x, 2, return_indices=True), 2),
             "torchscript 17",
             "with which the file is right",
         ),
     ],
-    ids=["linspace", "math", "loop", "one_hot", "remainder", "unpool"],
+    ids=["linspace", "math", "loop", "one_hot", "remainder", "fftshift", "distribution", "numpy", "unpool"],
 )
 def test_what_an_exporter_refuses_for_a_known_reason_has_its_remedy(function, cell, remedy):
     exporter, opset = cell.split()
     recipe = onnx_ci.recipe(lambda: (Function(function), (X,)), name="net", **ROWS)
-    (found,) = run_one(recipe, exporters=exporter, opsets=opset, isolation="none", cache="off").findings
+    findings = run_one(recipe, exporters=exporter, opsets=opset, isolation="none", cache="off").findings
+    (found,) = (each for each in findings if each.severity is onnx_ci.Severity.ERROR)
     assert found.rule == "export-error"
     assert remedy in found.remedy
+
+
+class Attends(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, x):
+        return self.layer(x, x, x, need_weights=False)[0]
+
+
+def test_what_torchscript_freezes_in_a_layer_of_torch_is_right_with_dynamo():
+    axes = {name: {0: "batch", 1: "steps"} for name in "xy"}
+    recipe = onnx_ci.recipe(
+        lambda: (Attends(), (torch.randn(2, 3, 4),)), name="net", input_names=["x"], output_names=["y"], dynamic_axes=axes
+    )
+    found = [
+        each for each in run_one(recipe, opsets="17", isolation="none", cache="off").findings if each.rule == "baked-shape"
+    ]
+    assert found
+    assert all("Declare exporter='dynamo' and opsets='18-', with which the file is right" in each.remedy for each in found)
 
 
 @dataclasses.dataclass

@@ -59,10 +59,11 @@ def judge_error(error: BaseException, cell: Cell, model: RecipeModel) -> Finding
             return finding(rule, message, operator=operator, remedy=remedy, source=source)
     if about_size := _fixed_size(message, model):
         return about_size
-    line = ""
-    if source is not None:  # with the line after it, which says whether a condition only refuses something
-        line = f"{source.text}\n{linecache.getline(str(working_directory() / source.file), source.line + 1)}"
     said = "\n".join(map(_full, chain))
+    if translated := re.search(r"Error when translating node .*target=torch\.ops\.(aten\.\w+\.\w+)", said):
+        source = error_lines.line_of_call(model.fresh(), [translated[1]]) or source
+    following = linecache.getline(str(working_directory() / source.file), source.line + 1) if source else ""
+    line = f"{source.text}\n{following}" if source else ""  # whether a condition only refuses something, the second line says
     entry = entry_for("raises", said, line)
     if source is None and "calls" in entry:
         source = error_lines.line_of_call(model.fresh(), entry["calls"])
@@ -125,9 +126,8 @@ def _remedy_of_operator(rule: str, operator: str | None, cell: Cell, message: st
 
 def remedy_of_wrong_operator(culprits: Iterable[Culprit]) -> str | None:
     """What to write in place of an operator whose translation computes something else, if that is known."""
-    of_lines = [(name, each.source.text if each.source else "") for each in culprits for name in each.operators]
-    remedies = (entry_for("wrong", name, line).get("remedy") for name, line in of_lines)
-    return next(filter(None, remedies), None)
+    found = (entry_for("wrong", name, repr(each)) for each in culprits for name in each.operators)
+    return next((entry["remedy"] for entry in found if entry), None)
 
 
 def entry_for(found_by: str, what: str, line: str | None = None) -> Mapping[str, Any]:

@@ -446,8 +446,8 @@ def _remedy(finding: Finding, exporter: str, model: RecipeModel) -> str:
         if entry := entry_for("frozen", line):
             return str(entry["remedy"]) + some_sizes
         name = _name_of_remedy(first.frozen.kind, first.operators, line, is_about_shape=finding.rule == "baked-shape")
-        of_sizes = REMEDIES["condition-of-sizes"] if name == "frozen-condition" and _SIZE.search(line) else ""
-        return REMEDIES[name] + of_sizes + REMEDIES.get(f"{name}-{exporter}", "") + some_sizes
+        is_of_sizes = name == "frozen-condition" and _SIZE.search(line)
+        return REMEDIES["condition-of-sizes" if is_of_sizes else name] + REMEDIES.get(f"{name}-{exporter}", "") + some_sizes
     if finding.rule == "baked-shape" and finding.culprits:
         layer = dict(model.pristine.model.named_modules()).get(finding.culprits[0].module)
         if type(layer).__module__.startswith("torch.nn.modules."):  # the culprit is a part of what it computes

@@ -134,7 +134,7 @@ def of_output_sizes(
     yield from (each for label, each in _constant_axes(recipe, probes, axes, written) if label not in untested)
     for name, axis, label, other in axes.exchanged_names(names, calls):
         message = f"axis {axis} of output {name!r} is declared as {label!r}, but is as long as {other!r} on every input"
-        yield finding("name-mismatch", message, remedy=f"Declare it as {other!r}.", output=name)
+        yield finding("name-mismatch", message, remedy=f"Declare it as {other!r}.", output=name, details={"axis": axis})
     for probe in probes:
         for wrong in axes.wrong_outputs(recipe.output_names, probe.inputs, probe.reference.own):
             yield finding("name-mismatch", f"{wrong} on {probe.name!r}", remedy=REMEDIES["axis-of-its-own"])

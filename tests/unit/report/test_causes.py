@@ -82,6 +82,14 @@ def test_what_torch_export_fixes_has_the_cause_of_the_axis_that_was_not_tested()
     assert [len(each.consequences) for each in causes_of([untested, refused, other])] == [1, 0]
 
 
+def test_what_has_the_cause_of_a_consequence_is_another_consequence():
+    order = at("name-mismatch", "input_names lists b, a", LINE)
+    exchanged = at("name-mismatch", "axis 0 is as long as 'n'", LINE, output="y", details={"axis": 0})
+    sizes = [finding("shape-mismatch", f"axis {axis} has size 3", details={"output": "y", "axis": axis}) for axis in (0, 1)]
+    causes = causes_of([order, exchanged, *sizes])
+    assert [(each.finding, each.consequences) for each in causes] == [(order, (exchanged, sizes[0])), (sizes[1], ())]
+
+
 def broken(*findings, **changes):
     return CellResult(cell=cell(**changes), status=Status.FAILED, findings=findings)
 

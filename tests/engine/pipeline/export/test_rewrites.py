@@ -11,6 +11,7 @@ import onnxruntime
 import pytest
 import torch
 from toolbox.cells import run_one
+from torch.distributions import Categorical
 from torch.nn.functional import one_hot, scaled_dot_product_attention
 
 import onnx_ci
@@ -27,7 +28,7 @@ SAID = {
     "torch.while_loop(condition, step, (x,))[0]": lambda x: torch.while_loop(
         lambda x: x.abs().max() > 1, lambda x: (x / 2,), (x,)
     )[0],
-    "torch._higher_order_ops.scan(step, first, x, dim=1)": lambda x: torch._higher_order_ops.scan(
+    "torch._higher_order_ops.scan(step, first, x, dim=1)[1]": lambda x: torch._higher_order_ops.scan(
         lambda state, column: (0.5 * state + column, state + column), torch.zeros_like(x[:, 0]), x, dim=1
     )[1],
     "torch.while_loop(lambda i, x: i < n, lambda i, x: (i + 1, step(x)), (torch.zeros_like(n), x))[1]": lambda x: (
@@ -46,7 +47,7 @@ SAID = {
     ),
     "y[torch.arange(y.shape[0]), lengths - 1]": lambda x: x[torch.arange(x.shape[0]), torch.tensor([1, 3, 5]) - 1],
     "torch.div(x, w, rounding_mode='floor') % 2 == 1": lambda x: torch.div(x.abs().long(), 2, rounding_mode="floor") % 2 == 1,
-    "k = torch.tensor(x.shape[1]).float().sqrt().long(), and x[:, :k]": lambda x: x[
+    "torch.tensor(x.shape[1]).float().sqrt(). With .long(), slices": lambda x: x[
         :, : torch.tensor(x.shape[1]).float().sqrt().long()
     ],
     "F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0]": lambda x: scaled_dot_product_attention(
@@ -59,6 +60,17 @@ SAID = {
     "x[:3] takes fewer": lambda x: _of_selected(x)[:3],
     "torch.where(mask, x, 0).sum() / mask.sum()": lambda x: torch.where(x > 1, x, 0).sum() / (x > 1).sum(),
     "torch.where(mask, x, -torch.inf).amax()": lambda x: torch.where(x > 1, x, -torch.inf).amax((0, 1)),
+    "(torch.tensor(n) * 0.75).long()": lambda x: x.topk((torch.tensor(x.shape[1]) * 0.75).long(), 1)[0],
+    "torch.tensor(x.shape[1]).float().log()": lambda x: x[:, : (2 * torch.tensor(x.shape[1]).float().log()).long()],
+    "torch.where(mask, x, -torch.inf).softmax(1)": lambda x: torch.where(_mask_of(x), x, -torch.inf).softmax(1),
+    "torch.sin(torch.pi * torch.arange(n) / (n - 1)) ** 2": lambda x: (
+        x * torch.sin(torch.pi * torch.arange(x.shape[1]) / (x.shape[1] - 1)) ** 2
+    ),
+    "Categorical(logits=x, validate_args=False)": lambda x: Categorical(logits=x, validate_args=False).entropy(),
+    "torch.stack([d, -b, -c, a], -1).unflatten(-1, (2, 2)) / (a * d - b * c)[..., None, None]": lambda x: _inverse(x),
+    "torch.stack([(a + d) / 2 - r, (a + d) / 2 + r], -1) with r = (((a - d) / 2) ** 2 + b * b).sqrt()": lambda x: _eigenvalues(
+        x
+    ),
     "(x[:, None] == y).any(1)": lambda x: (x[0].round()[:, None] == torch.tensor([1.0, 2.0])).any(1),
     "(x[:, None] == y).sum(1)": lambda x: (x[0].round()[:, None] == torch.tensor([1.0, 2.0])).sum(1),
     "zeros.scatter_add(0, index, x) / zeros.scatter_add(0, index, torch.ones_like(x)).clamp(min=1)": lambda x: _mean_by(x),
@@ -72,6 +84,24 @@ def _mask_of(x):
 
 def _of_selected(x):
     return x[x > 0.5]
+
+
+def _inverse(x):
+    a, b, c, d = x, x.sin(), x.cos() + 2, 2 * x - 1
+    return torch.stack([d, -b, -c, a], -1).unflatten(-1, (2, 2)) / (a * d - b * c)[..., None, None]
+
+
+def _eigenvalues(x):
+    a, b, d = x, x.sin(), 2 * x - 1
+    r = (((a - d) / 2) ** 2 + b * b).sqrt()
+    return torch.stack([(a + d) / 2 - r, (a + d) / 2 + r], -1)
+
+
+def test_matrices_of_two_rows_have_these_inverses_and_eigenvalues():
+    x = torch.linspace(-2, 2, 7)
+    a, b, c, d = x, x.sin(), x.cos() + 2, 2 * x - 1
+    torch.testing.assert_close(_inverse(x), torch.linalg.inv(torch.stack([a, b, c, d], -1).unflatten(-1, (2, 2))))
+    torch.testing.assert_close(_eigenvalues(x), torch.linalg.eigvalsh(torch.stack([a, b, b, d], -1).unflatten(-1, (2, 2))))
 
 
 def _mean_by(x):

@@ -248,7 +248,38 @@ class ChoosesByIndex(Chooses):
         return torch.stack([tower(x) for tower in self.towers])[which]
 
 
+class Rolls(nn.Module):
+    def forward(self, x):
+        return torch.roll(x, x.shape[1] // 2, -1)  # fault
+
+
+class RollsByParts(nn.Module):
+    def forward(self, x):
+        return torch.cat([x[..., -(x.shape[1] // 2) :], x[..., : -(x.shape[1] // 2)]], -1)
+
+
+class Best(nn.Module):
+    def forward(self, x):
+        return x.topk(int(x.shape[1] * 0.75), 1).values.sum(1)  # fault
+
+
+class BestOfTensor(nn.Module):
+    def forward(self, x):
+        return x.topk((torch.tensor(x.shape[1]) * 0.75).long(), 1).values.sum(1)
+
+
+class Scales(nn.Module):
+    def forward(self, x):
+        return x * math.log(x.shape[1] + 1)  # fault
+
+
+class ScalesByTensor(nn.Module):
+    def forward(self, x):
+        return x * torch.tensor(x.shape[1] + 1).float().log()
+
+
 COLUMNS = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "rows", 1: "n"}, "y": {0: "rows", 1: "n"}}}
+ONE_AXIS = {"dynamic_axes": {"x": {0: "rows", 1: "n"}, "y": {0: "rows"}}}
 KIND = {**ROWS, "input_names": ["x", "which"], "inputs": {"which": onnx_ci.integers(0, 3)}}
 
 
@@ -256,9 +287,12 @@ KIND = {**ROWS, "input_names": ["x", "which"], "inputs": {"which": onnx_ci.integ
     ("wrong", "right", "others", "declared", "remedy"),
     [
         (Upsamples, UpsamplesAndCuts, (), COLUMNS, "up(x)[..., : y.shape[-2], : y.shape[-1]] in place of"),
+        (Rolls, RollsByParts, (), {**COLUMNS, "dynamic_sizes": {"n": range(2, 9)}}, "in place of torch.roll(x, 3, -1)"),
+        (Best, BestOfTensor, (), {**COLUMNS, "dynamic_sizes": {"n": range(2, 9)}, **ONE_AXIS}, "is int(n * 0.75)"),
+        (Scales, ScalesByTensor, (), COLUMNS, "torch.tensor(x.shape[1]).float().log()"),
         (Chooses, ChoosesByIndex, (torch.tensor(1),), KIND, "torch.stack([layer(x) for layer in layers])[index]"),
     ],
-    ids=["an output's size", "a module by a value"],
+    ids=["an output's size", "roll", "int", "math", "a module by a value"],
 )
 def test_lines_that_are_known_to_be_frozen_have_what_to_write(wrong, right, others, declared, remedy):
     found = errors(onnx_ci.recipe(lambda: (wrong(), (torch.randn(3, 4), *others)), name="net", **declared))
