@@ -15,6 +15,7 @@ from onnx_ci.text import listed
 _FIRST = ("torch", "onnxruntime", "onnxruntime-gpu", "onnxscript", "onnx", "openvino", "torchvision", "python", "numpy")
 _LAST = ("onnx-ci", "pytest", "platform")
 """What an environment is called after, if that sets it apart; other packages, such as exporters, come between the two."""
+_NOT_IN_ID = re.compile(r"[^\w.+-]")
 
 
 def names_of(environments: Sequence[Mapping[str, str]]) -> list[str]:
@@ -23,9 +24,7 @@ def names_of(environments: Sequence[Mapping[str, str]]) -> list[str]:
     for name in sorted({name for each in environments for name in each}, key=_rank):
         if _different(environments, [*chosen, name]) > _different(environments, chosen):
             chosen.append(name)
-    return [
-        ",".join(f"{name}==" + re.sub(r"[^\w.+-]", "_", each.get(name, "none")) for name in chosen) for each in environments
-    ]
+    return [",".join(f"{name}=={_NOT_IN_ID.sub('_', each.get(name, 'none'))}" for name in chosen) for each in environments]
 
 
 def _rank(name: str) -> tuple[int, str]:

@@ -142,6 +142,31 @@ def test_what_an_exporter_refuses_for_a_known_reason_has_its_remedy(function, ce
     assert remedy in found.remedy
 
 
+class Upsamples(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv1d(1, 1, 3, padding=1)
+        self.up = torch.nn.ConvTranspose1d(1, 1, 3, stride=2, padding=1)
+
+    def forward(self, x):
+        y = self.conv(x[:, None])
+        return x + self.up(y[..., ::2], output_size=x.shape[1:])[:, 0]  # fault
+
+
+def test_an_operator_that_dynamo_translates_elsewhere_is_not_blamed():
+    axes = {name: {0: "rows", 1: "n"} for name in "xy"}
+    recipe = onnx_ci.recipe(
+        lambda: (Upsamples(), (torch.randn(2, 6),)), name="net", input_names=["x"], output_names=["y"], dynamic_axes=axes
+    )
+    found = next(
+        each
+        for each in run_one(recipe, exporters="dynamo", opsets="20", isolation="none", cache="off").findings
+        if each.rule == "export-error"
+    )
+    assert found.source.text.endswith("# fault")
+    assert "up(x)[..., : y.shape[-2], : y.shape[-1]] in place of" in found.remedy
+
+
 class Attends(torch.nn.Module):
     def __init__(self):
         super().__init__()

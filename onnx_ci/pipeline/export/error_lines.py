@@ -82,15 +82,16 @@ def line_of_node(node: onnx.NodeProto) -> SourceLine | None:
     return innermost(_places_in(next(stacks, "")))
 
 
-def line_of_call(call: Call, names: Sequence[str]) -> SourceLine | None:
-    """The first line that calls ``aten.kthvalue.default`` or ``numpy``; of several names, the first that is called at all."""
+def line_of_call(call: Call, *names: str, is_only: bool = False) -> SourceLine | None:
+    """The first line that calls ``aten.kthvalue.default`` or ``numpy``, of several names the first; or only if it is alone."""
     recorder = Recorder(call, kinds=[Operator, FunctionCall, UnseenRead])
     with contextlib.suppress(PrepareError), force_eager(), recorder:
         run_tree(call)
     calls = [(str(each.call.operator), each.place) for each in recorder.trace.of_kind(Operator)]
     calls += [(each.name, each.place) for each in recorder.trace.of_kind(FunctionCall)]
     calls += [(each.function, each.place) for each in recorder.trace.of_kind(UnseenRead)]
-    return next((place.source for name in names for called, place in calls if called == name), None)
+    lines = dict.fromkeys(place.source for name in names for called, place in calls if called == name)
+    return next(iter(lines), None) if len(lines) == 1 or not is_only else None
 
 
 def line_of_return(module: torch.nn.Module) -> SourceLine | None:

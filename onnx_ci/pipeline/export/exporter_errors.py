@@ -54,19 +54,19 @@ def judge_error(error: BaseException, cell: Cell, model: RecipeModel) -> Finding
             names = (re.search(pattern, str(link)) for pattern in _TABLE["operator-names"])
             operator = next((".".join(name.groups()) for name in names if name), None)
             if cell.exporter == "dynamo" and operator is not None:
-                source = error_lines.line_of_call(model.fresh(), [operator]) or source
+                source = error_lines.line_of_call(model.fresh(), operator, is_only=True) or source
             remedy = _remedy_of_operator(rule, operator, cell, message)
             return finding(rule, message, operator=operator, remedy=remedy, source=source)
     if about_size := _fixed_size(message, model):
         return about_size
     said = "\n".join(map(_full, chain))
     if translated := re.search(r"Error when translating node .*target=torch\.ops\.(aten\.\w+\.\w+)", said):
-        source = error_lines.line_of_call(model.fresh(), [translated[1]]) or source
+        source = error_lines.line_of_call(model.fresh(), translated[1], is_only=True) or source
     following = linecache.getline(str(working_directory() / source.file), source.line + 1) if source else ""
     line = f"{source.text}\n{following}" if source else ""  # whether a condition only refuses something, the second line says
     entry = entry_for("raises", said, line)
     if source is None and "calls" in entry:
-        source = error_lines.line_of_call(model.fresh(), entry["calls"])
+        source = error_lines.line_of_call(model.fresh(), *entry["calls"])
     known = _suggested_by_torch(chain) or entry.get("remedy")
     if remedy := known or _remedy_of_call(model.pristine, cell, has_line=source is not None):
         return finding("export-error", message, remedy=remedy, source=source)

@@ -443,7 +443,7 @@ def _remedy(finding: Finding, exporter: str, model: RecipeModel) -> str:
     some_sizes = REMEDIES["some-sizes"] if finding.rule == "baked-shape" and not model.recipe.dynamic_sizes else ""
     if first is not None and first.frozen is not None:
         line = first.source.text if first.source is not None else ""
-        if entry := entry_for("frozen", line):
+        if entry := entry_for("frozen", " ".join(first.operators), line):
             return str(entry["remedy"]) + some_sizes
         name = _name_of_remedy(first.frozen.kind, first.operators, line, is_about_shape=finding.rule == "baked-shape")
         is_of_sizes = name == "frozen-condition" and _SIZE.search(line)
