@@ -123,7 +123,7 @@ def test_an_operator_that_the_exporter_lacks_has_what_is_known_to_help(function,
         (lambda x: functional.one_hot(x.long().abs()), "dynamo 20", "give it, as in F.one_hot(x, 10)"),
         (lambda x: x.long() % x.shape[0], "dynamo 20", "x % torch.tensor(x.shape[1])"),
         (lambda x: torch.fft.fftshift(x, dim=0), "dynamo 20", "in place of torch.fft.fftshift(x, dim=-1)"),
-        (lambda x: Normal(x, x.exp()).log_prob(2 * x), "dynamo 20", "validate_args=False"),
+        (lambda x: Normal(x, x.exp(), validate_args=True).log_prob(2 * x), "dynamo 20", "validate_args=False"),
         (lambda x: x * torch.from_numpy(numpy.hanning(x.shape[0] + 2))[1:-1, None], "dynamo 20", "np.hanning(n) is torch.sin("),
         (
             lambda x: functional.max_unpool1d(*functional.max_pool1d(x, 2, return_indices=True), 2),

@@ -230,8 +230,7 @@ def _not_supported(what: str, cell: Cell, error: BaseException, remedy: str, sou
 
 def rule_of_error(error: BaseException) -> str | None:
     """The rule of an exporter's error: ``unsupported-operator``, ``unsupported-opset``, or ``None`` for other errors."""
-    rules = _TABLE["rules"].items()
-    return next((rule for rule, patterns in rules if any(re.search(each, _full(error)) for each in patterns)), None)
+    return next((rule for rule, any_of in _TABLE["rules"].items() if re.search("(?i)" + "|".join(any_of), _full(error))), None)
 
 
 def _full(error: BaseException) -> str:

@@ -98,7 +98,7 @@ class _KeepFloat64(Intervention):
         super().__init__()
         self._coarsest, self.device_type = coarsest, device_type
         self.coarser = 0.0
-        """The machine epsilon of the coarsest type that the model casts to; 0 if none is coarser than its own."""
+        """The machine epsilon of the coarsest type that the model casts to or computes in; 0 if it is its own."""
 
     def run(self, call: OperatorCall) -> Any:
         """Run an operator with float64 as its data type, which is a separate argument, never nested."""
@@ -108,7 +108,8 @@ class _KeepFloat64(Intervention):
         result = call.operator(*map(self._widened, call.args), **kwargs)
         if call.operator is torch.ops.aten.lift_fresh.default:  # what torch.tensor makes, of a type that no operator gets
             return result.to(self._widened(result.dtype))
-        if isinstance(result, torch.Tensor) and result.dtype in (torch.float16, torch.bfloat16, torch.float32):
+        computed = {each.dtype for each in tensor_leaves(call.args)} & {torch.float32}  # a cast alone rounds alike anywhere
+        if isinstance(result, torch.Tensor) and result.dtype in {torch.float16, torch.bfloat16, *computed}:
             eps = torch.finfo(result.dtype).eps
             self.coarser = max(self.coarser, eps if eps > self._coarsest else 0.0)
         return result
