@@ -48,20 +48,16 @@ def judge_error(error: BaseException, cell: Cell, model: RecipeModel) -> Finding
     of_import = any(isinstance(link, (ImportError, AttributeError)) for link in chain)
     if cell.exporter == "dynamo" and of_import and (lacks := lacking("onnxscript")):
         return finding("export-error", f"{message}; {lacks[0]}", remedy=f"Install what the exporter needs: {lacks[1]}.")
-    source = error_lines.line_of_error(chain)
-    for link in chain:
-        if rule := rule_of_error(link):
-            names = (re.search(pattern, str(link)) for pattern in _TABLE["operator-names"])
-            operator = next((".".join(name.groups()) for name in names if name), None)
-            if cell.exporter == "dynamo" and operator is not None:
-                source = error_lines.line_of_call(model.fresh(), operator, is_only=True) or source
-            remedy = _remedy_of_operator(rule, operator, cell, message)
-            return finding(rule, message, operator=operator, remedy=remedy, source=source)
+    source, said = error_lines.line_of_error(chain), "\n".join(map(_in_full, chain))
+    names = (re.search(pattern, said) for pattern in _TABLE["operator-names"])
+    operator = next((".".join(name.groups()) for name in names if name), None)
+    if cell.exporter == "dynamo" and operator is not None:
+        source = error_lines.line_of_call(model.fresh(), operator, is_only=True) or source
+    if rule := next(filter(None, map(rule_of_error, chain)), None):
+        remedy = _remedy_of_operator(rule, operator, cell, message)
+        return finding(rule, message, operator=operator, remedy=remedy, source=source)
     if about_size := _fixed_size(message, model):
         return about_size
-    said = "\n".join(map(_full, chain))
-    if translated := re.search(r"Error when translating node .*target=torch\.ops\.(aten\.\w+\.\w+)", said):
-        source = error_lines.line_of_call(model.fresh(), translated[1], is_only=True) or source
     following = linecache.getline(str(working_directory() / source.file), source.line + 1) if source else ""
     line = f"{source.text}\n{following}" if source else ""  # whether a condition only refuses something, the second line says
     entry = entry_for("raises", said, line)
@@ -126,7 +122,8 @@ def _remedy_of_operator(rule: str, operator: str | None, cell: Cell, message: st
 
 def remedy_of_wrong_operator(culprits: Iterable[Culprit]) -> str | None:
     """What to write in place of an operator whose translation computes something else, if that is known."""
-    found = (entry_for("wrong", name, repr(each)) for each in culprits for name in each.operators)
+    places = ((each, "\n".join([getattr(each.source, "text", ""), *each.nodes])) for each in culprits)
+    found = (entry_for("wrong", name, place) for each, place in places for name in each.operators)
     return next((entry["remedy"] for entry in found if entry), None)
 
 
@@ -230,10 +227,12 @@ def _not_supported(what: str, cell: Cell, error: BaseException, remedy: str, sou
 
 def rule_of_error(error: BaseException) -> str | None:
     """The rule of an exporter's error: ``unsupported-operator``, ``unsupported-opset``, or ``None`` for other errors."""
-    return next((rule for rule, any_of in _TABLE["rules"].items() if re.search("(?i)" + "|".join(any_of), _full(error))), None)
+    return next(
+        (rule for rule, any_of in _TABLE["rules"].items() if re.search("(?i)" + "|".join(any_of), _in_full(error))), None
+    )
 
 
-def _full(error: BaseException) -> str:
+def _in_full(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 

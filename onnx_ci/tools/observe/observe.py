@@ -207,9 +207,9 @@ def _recipe(model: ObservedModel, name: str) -> Iterator[str]:
     else:
         given = ", ".join(f"{name}={_written(value)}" for name, value in model.built["arguments"].items())
         yield f"    model = {model.name}({given})"
-    if loaded and not model.obstacle:
-        yield f"    if weights is not None:  # {Path(loaded['file']).name}, line {loaded['line']}: {loaded['text']}"
-        yield '        model.load_state_dict(torch.load(weights, map_location="cpu"))'
+        if loaded:
+            yield f"    if weights is not None:  # {Path(loaded['file']).name}, line {loaded['line']}: {loaded['text']}"
+            yield '        model.load_state_dict(torch.load(weights, map_location="cpu"))'
     yield from _returned(call, calls)
 
 
