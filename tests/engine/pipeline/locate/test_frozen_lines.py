@@ -273,6 +273,16 @@ class Scales(nn.Module):
         return x * math.log(x.shape[1] + 1)  # fault
 
 
+class ScalesRows(nn.Module):
+    def forward(self, x):
+        return x / math.sqrt(x.shape[0])  # fault
+
+
+class ScalesRowsByTensor(nn.Module):
+    def forward(self, x):
+        return x / torch.tensor(x.shape[0]).float().sqrt()
+
+
 class ScalesByTensor(nn.Module):
     def forward(self, x):
         return x * torch.tensor(x.shape[1] + 1).float().log()
@@ -290,9 +300,10 @@ KIND = {**ROWS, "input_names": ["x", "which"], "inputs": {"which": onnx_ci.integ
         (Rolls, RollsByParts, (), {**COLUMNS, "dynamic_sizes": {"n": range(2, 9)}}, "in place of torch.roll(x, 3, -1)"),
         (Best, BestOfTensor, (), {**COLUMNS, "dynamic_sizes": {"n": range(2, 9)}, **ONE_AXIS}, "is int(n * 0.75)"),
         (Scales, ScalesByTensor, (), COLUMNS, "torch.tensor(x.shape[1]).float().log()"),
+        (ScalesRows, ScalesRowsByTensor, (), COLUMNS, "torch.tensor(x.shape[1]).float().log()"),
         (Chooses, ChoosesByIndex, (torch.tensor(1),), KIND, "torch.stack([layer(x) for layer in layers])[index]"),
     ],
-    ids=["an output's size", "roll", "int", "math", "a module by a value"],
+    ids=["an output's size", "roll", "int", "math", "math of a size", "a module by a value"],
 )
 def test_lines_that_are_known_to_be_frozen_have_what_to_write(wrong, right, others, declared, remedy):
     found = errors(onnx_ci.recipe(lambda: (wrong(), (torch.randn(3, 4), *others)), name="net", **declared))
