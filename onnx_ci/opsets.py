@@ -24,6 +24,8 @@ HIGHEST_PLAUSIBLE_OPSET = 99
 """Far above any published opset. A larger number is a typo, such as ``9-170``."""
 OPEN_END = HIGHEST_PLAUSIBLE_OPSET + 1
 """The last number of a range without an end. It is not an opset."""
+WRITTEN_BY = {"torchscript": range(7, 24), "dynamo": range(FIRST_DYNAMO_OPSET, OPEN_END + 1)}
+"""The opsets that the exporters of torch 2.9 to 2.13 write."""
 _PART = re.compile(r"(\d+)(?:\s*(-)\s*(\d+)?)?")
 
 

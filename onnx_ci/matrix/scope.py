@@ -19,9 +19,9 @@ from onnx_ci.errors import ConfigurationError, did_you_mean
 from onnx_ci.opsets import (
     CUSTOM,
     DEFAULT_OPSETS,
-    FIRST_DYNAMO_OPSET,
     OF_TORCH,
     OPEN_END,
+    WRITTEN_BY,
     default_exporter,
     format_opsets,
     sample_opsets,
@@ -37,7 +37,6 @@ _AS_DECLARED = (
     "timeout",
 )
 """The fields of a scope that are those of the recipe."""
-_MANUAL = "unless requested by file, --select or --tags"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,13 +119,9 @@ def scope_of(found: Found, settings: Settings) -> RecipeScope:
     )
 
 
-_SURELY_KNOWN = 23
-"""Every version of onnx that onnx-ci can be installed with knows the opsets up to this one."""
-
-
 def _check_opsets(settings: Settings) -> None:
     opsets = settings.opsets
-    if not opsets or is_open(opsets) or opsets[-1] <= _SURELY_KNOWN:
+    if not opsets or is_open(opsets) or opsets[-1] in WRITTEN_BY["torchscript"]:  # which each onnx knows that is new enough
         return
     newest = newest_opset_of_onnx()
     if newest is not None and opsets[-1] > newest:
@@ -155,7 +150,7 @@ def _cells_of(scope: RecipeScope, settings: Settings) -> CellChoice:
 
     is_requested = not scope.manual or scope.is_named or settings.tags is not None
     if not is_requested and settings.select is None:
-        reason = f"every opset, {_MANUAL}: {scope.manual}"
+        reason = f"every opset, unless requested by file, --select or --tags: {scope.manual}"
         return CellChoice(cells=(), exclusions=(Exclusion(recipe=scope.name, reason=reason),))
     opsets, other_opsets = _choose(existing(settings.opsets), existing(scope.opsets), DEFAULT_OPSETS)
     # A cell on an absent device is skipped, but a device that the recipe does not declare has no cells.
@@ -178,16 +173,18 @@ def _cells_of(scope: RecipeScope, settings: Settings) -> CellChoice:
         return CellChoice(cells=(), exclusions=tuple(exclusions))
     if settings.sample is not None:
         opsets = sample_opsets(opsets, settings.sample)
-    # Beside TorchScript, which writes them, it is noise that dynamo often cannot convert its file to these.
-    below = tuple(opset for opset in opsets if opset < FIRST_DYNAMO_OPSET) if set(OF_TORCH) <= set(exporters) else ()
-    if below:
-        reason = f"opset {format_opsets(below)} with dynamo, which writes opset {FIRST_DYNAMO_OPSET} and above"
-        exclusions.append(Exclusion(recipe=scope.name, reason=f"{reason}; --exporters=dynamo alone converts its files"))
+    # Beside the other one, which writes them, it is noise that an exporter refuses opsets, or often cannot convert to them.
+    beside = OF_TORCH if set(OF_TORCH) <= set(exporters) else ()
+    unwritten = {name: [opset for opset in opsets if opset not in WRITTEN_BY[name]] for name in beside}
+    for name, numbers in unwritten.items():
+        if numbers:
+            reason = f"opset {format_opsets(numbers)} with {name}, which writes {format_opsets(WRITTEN_BY[name])}"
+            exclusions.append(Exclusion(recipe=scope.name, reason=f"{reason}; --exporters={name} alone tries it"))
     cells: list[Cell] = []
     for device in devices:
         for opset in opsets:
             for exporter in exporters if settings.exporters or scope.exporters else (default_exporter(opset),):
-                if exporter == "dynamo" and opset in below:
+                if opset in unwritten.get(exporter, ()):
                     continue
                 cell = Cell(source=scope.source, recipe=scope.name, exporter=exporter, opset=opset, device=device)
                 cells += [cell, *(replace(cell, graph_pass=graph_pass) for graph_pass in scope.passes)]

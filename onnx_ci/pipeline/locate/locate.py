@@ -135,6 +135,8 @@ def located(
         if "axis" in finding.details:  # the file is wrong at other sizes of that axis
             computed = search.of_output(finding.output) if finding.probe and finding.output else ()  # only what it declares is
             name = finding.output or finding.details.get("output")
+            if asked := next((question for (_, output), question in questions.items() if output == name), None):
+                return _with_question(finding, asked)
             return with_remedy(dataclasses.replace(finding, culprits=computed or proven_by_output.get(name, ())))
         if passes and _is_of_optimizer(finding):
             remedy = REMEDIES["optimizer-passes"].format(", ".join(map(repr, passes)))

@@ -26,7 +26,7 @@ from onnx_ci.config.settings import Settings
 from onnx_ci.engine.cell import CellContext, run_cell
 from onnx_ci.engine.shared import Shared
 from onnx_ci.matrix.plan import CellSpec, CellTask, with_recipe
-from onnx_ci.opsets import FIRST_DYNAMO_OPSET, OF_TORCH, UNOPTIMIZED
+from onnx_ci.opsets import FIRST_DYNAMO_OPSET, OF_TORCH, UNOPTIMIZED, WRITTEN_BY
 from onnx_ci.pipeline.export.export import Artifact
 from onnx_ci.pipeline.inputs.probes import Probe
 from onnx_ci.pipeline.model.call import PrepareError, with_inputs
@@ -38,9 +38,6 @@ from onnx_ci.results.records import CellEvidence, CellResult, Finding, Severity,
 from onnx_ci.results.rules import finding
 from onnx_ci.results.verdict import decide
 from onnx_ci.text import listed
-
-_LOWEST_OPSET = 7
-"""The lowest that ``torch.onnx.export`` writes."""
 
 
 def text_of(file: Path) -> str:
@@ -104,10 +101,12 @@ def same_export(spec: CellSpec, axes_of_one: Sequence[str] = ()) -> list[Remedy]
 def other_exports(spec: CellSpec, newest_opset: int) -> list[Remedy]:
     """Other opsets up to the newest that can be judged here, the nearest first, and the other exporter."""
     exporter, opset = spec.cell.exporter, spec.cell.opset
+    written = WRITTEN_BY.get(exporter, range(1, newest_opset + 1))
+    newest = min(newest_opset, written[-1])
     remedies = [
         Remedy(words=f"opset {other}", opset=other)
-        for other in dict.fromkeys((opset + 1, opset - 1, FIRST_DYNAMO_OPSET, newest_opset))
-        if other != opset and _LOWEST_OPSET <= other <= newest_opset
+        for other in dict.fromkeys((opset + 1, opset - 1, FIRST_DYNAMO_OPSET, newest))
+        if other != opset and other in written and other <= newest
     ]
     for other in OF_TORCH:
         if exporter in OF_TORCH and other != exporter:

@@ -47,12 +47,19 @@ def test_exporters_multiply_the_cells_and_only_the_unusual_one_is_named(tmp_path
 def test_beside_torchscript_dynamo_has_no_cells_at_opsets_that_it_does_not_write(tmp_path):
     names, left_out = cells(tmp_path, opsets="16-18", exporters="torchscript,dynamo")
     assert names == ["opset16-cpu", "opset17-cpu", "opset18-cpu-torchscript", "opset18-cpu"]
-    assert "opset 16-17 with dynamo, which writes opset 18 and above; --exporters=dynamo alone converts its files" in left_out
+    assert "opset 16-17 with dynamo, which writes 18-; --exporters=dynamo alone tries it" in left_out
     assert cells(tmp_path, opsets="16-18", exporters="dynamo")[0] == ["opset16-cpu-dynamo", "opset17-cpu-dynamo", "opset18-cpu"]
     assert cells(tmp_path, {"exporter": "dynamo"}, opsets="17", exporters="torchscript") == (
         [],
         ["torchscript: the recipe declares exporter dynamo"],
     )
+
+
+def test_beside_dynamo_torchscript_has_no_cells_at_opsets_that_it_does_not_write(tmp_path):
+    names, left_out = cells(tmp_path, {"opsets": "23-24"}, exporters="torchscript,dynamo")
+    assert names == ["opset23-cpu-torchscript", "opset23-cpu", "opset24-cpu"]
+    assert "opset 24 with torchscript, which writes 7-23; --exporters=torchscript alone tries it" in left_out
+    assert cells(tmp_path, {"opsets": 24}, exporters="torchscript")[0] == ["opset24-cpu-torchscript"]
 
 
 def test_globs_select_by_recipe_by_cell_and_by_id(tmp_path):

@@ -14,6 +14,7 @@ import onnx_ci
 from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.pipeline.locate.export_questions import QuestionedModel
 from onnx_ci.pipeline.prepare.prepare import prepare
+from onnx_ci.report.causes import causes_of
 
 FLOATS = torch.linspace(-1, 1, 8).reshape(2, 4)
 DYNAMIC = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": {"x": {0: "batch"}, "y": {0: "batch"}}}
@@ -132,6 +133,18 @@ def test_each_output_has_its_own_question():
     result = run_one(recipe_of(forward, FLOATS, input_names=["x"], output_names=["a", "b"]))
     errors = [each for each in result.findings if each.severity is onnx_ci.Severity.ERROR]
     assert {each.output: each.culprits[0].source.text.rpartition("# ")[2] for each in errors} == {"a": "first", "b": "second"}
+
+
+def test_an_axis_that_an_answer_fixes_has_its_question():
+    def forward(x):
+        rows = 2 if torch.compiler.is_exporting() else x.shape[0]  # the question
+        return x.new_zeros(rows, 4) + x.abs().sum()
+
+    result = run_one(recipe_of(forward, FLOATS, **DYNAMIC), exporters="dynamo", opsets="18")
+    errors = [each for each in result.findings if each.severity is onnx_ci.Severity.ERROR]
+    assert {"static-axis", "baked-shape"} <= {each.rule for each in errors}
+    assert {each.lines[0].text.endswith("# the question") for each in errors} == {True}
+    assert len(causes_of(errors)) == 1
 
 
 # --- what is not the fault of a question
