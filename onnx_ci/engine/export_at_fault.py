@@ -54,8 +54,9 @@ def with_export_at_fault(
 
 
 def with_dynamo(findings: Sequence[Finding], task: CellTask, is_right: Callable[[CellTask], bool]) -> list[Finding]:
-    """The findings; of what TorchScript cannot export or freezes in a layer, with dynamo as the remedy if its file is right."""
-    general, opset = (RULES["export-error"].remedy, REMEDIES["in-layer"]), max(task.cell.opset, FIRST_DYNAMO_OPSET)
+    """The findings; of what TorchScript refuses, freezes in a layer or translates wrongly, with dynamo if its file is right."""
+    general = (*(RULES[name].remedy for name in ("export-error", "numeric-drift")), REMEDIES["in-layer"], REMEDIES["in-node"])
+    opset = max(task.cell.opset, FIRST_DYNAMO_OPSET)
     untranslated = REMEDIES["untranslated-torchscript"].format
     unsolved = [each for each in findings if each.remedy.startswith((*general, untranslated(each.operator, task.cell.opset)))]
     if (

@@ -175,11 +175,10 @@ def _cells_of(scope: RecipeScope, settings: Settings) -> CellChoice:
         opsets = sample_opsets(opsets, settings.sample)
     # Beside the other one, which writes them, it is noise that an exporter refuses opsets, or often cannot convert to them.
     beside = OF_TORCH if set(OF_TORCH) <= set(exporters) else ()
-    unwritten = {name: [opset for opset in opsets if opset not in WRITTEN_BY[name]] for name in beside}
+    unwritten = {name: left for name in beside if (left := [each for each in opsets if each not in WRITTEN_BY[name]])}
     for name, numbers in unwritten.items():
-        if numbers:
-            reason = f"opset {format_opsets(numbers)} with {name}, which writes {format_opsets(WRITTEN_BY[name])}"
-            exclusions.append(Exclusion(recipe=scope.name, reason=f"{reason}; --exporters={name} alone tries it"))
+        reason = f"opset {format_opsets(numbers)} with {name}, which writes {format_opsets(WRITTEN_BY[name])}"
+        exclusions.append(Exclusion(recipe=scope.name, reason=f"{reason}; --exporters={name} alone tries it"))
     cells: list[Cell] = []
     for device in devices:
         for opset in opsets:

@@ -188,6 +188,16 @@ def test_what_torchscript_freezes_in_a_layer_of_torch_is_right_with_dynamo():
     assert all("Declare exporter='dynamo' and opsets='18-', with which the file is right" in each.remedy for each in found)
 
 
+def adds_to_one_row(x):
+    return torch.zeros_like(x).index_put((torch.zeros(x.shape[0], dtype=torch.int64),), x, accumulate=True)
+
+
+def test_what_torchscript_translates_wrongly_is_right_with_dynamo():
+    found = [each for each in judged(Function(adds_to_one_row)).findings if each.severity is onnx_ci.Severity.ERROR]
+    assert found
+    assert all("Declare exporter='dynamo' and opsets='18-', with which the file is right" in each.remedy for each in found)
+
+
 @dataclasses.dataclass
 class Pair:
     first: torch.Tensor

@@ -124,9 +124,13 @@ K = 3
 
 def averages(n):
     """The matrix that makes K means of n columns, as the table says."""
+    return inside(n) / inside(n).sum(1, keepdim=True)
+
+
+def inside(n):
+    """Which of n columns each of K means is of."""
     i, j = torch.arange(K)[:, None], torch.arange(n)
-    inside = (j >= i * n // K) & (j < ((i + 1) * n + K - 1) // K)
-    return inside / inside.sum(1, keepdim=True)
+    return (j >= i * n // K) & (j < ((i + 1) * n + K - 1) // K)
 
 
 class Computes(torch.nn.Module):
@@ -138,7 +142,7 @@ class Computes(torch.nn.Module):
         if not isinstance(self.code, str):
             return self.code(x)
         index = torch.tensor([0, 1, 1]) if "new_zeros" in self.code else index  # the segments of the lengths
-        of_size = {"n": x.shape[-1], "low": -1.0, "high": 1.0, "w": x.T @ x, "m": averages, "k": K}
+        of_size = {"n": x.shape[-1], "low": -1.0, "high": 1.0, "w": x.T @ x, "m": averages, "inside": inside, "k": K}
         named = {**of_size, "x": x, "y": y, "s": s, "index": index, "a": a, "b": b, "lengths": lengths, "mask": mask}
         return eval(self.code, {"torch": torch}, named)
 
