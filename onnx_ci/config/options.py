@@ -155,9 +155,8 @@ class SettingsTable:
         "onnxruntime.",
     )
     select: tuple[str, ...] | None = option(
-        kind=values.WORDS,
+        kind=values.GLOBS,
         role=Role.SELECTION,
-        metavar="GLOBS",
         help="Run only the cells whose id, or recipe::cell, matches: 'resnet*::opset1?-cpu'.",
     )
     tags: tuple[str, ...] | None = option(
@@ -175,10 +174,9 @@ class SettingsTable:
         "same.",
     )
     recipe_files: tuple[str, ...] = option(
-        kind=values.WORDS,
+        kind=values.GLOBS,
         role=Role.DISCOVERY,
         default=("onnx_recipes.py", "conftest.py"),
-        metavar="GLOBS",
         help="Files that contain recipes: names, or paths from the project's root. Default: onnx_recipes.py, conftest.py.",
     )
     packages: tuple[str, ...] = option(
@@ -228,7 +226,6 @@ class SettingsTable:
         kind=values.one_of(("quick", "full")),
         role=Role.VERDICT,
         default="full",
-        metavar="EFFORT",
         help="quick: check the file and compare it on the example and on given inputs, to save time at the cost of coverage; "
         "no other values, sizes, steps and branches are tried, and no side effects are looked for. Default: full.",
     )
@@ -236,7 +233,6 @@ class SettingsTable:
         kind=values.SWITCH,
         role=Role.VERDICT,
         default=True,
-        metavar="true|false",
         help="Whether the line at which a failure begins is searched for. Default: true.",
     )
     inputs: tuple[str, ...] = option(
@@ -286,18 +282,16 @@ class SettingsTable:
         help="After how many days a cached verdict is found out again. Default: 30.",
     )
     cache_ignore: tuple[str, ...] = option(
-        kind=values.WORDS,
+        kind=values.GLOBS,
         role=Role.CACHE,
         default=("*.md", "*.rst", "docs/**"),
-        metavar="GLOBS",
         help="Tracked files on which no verdict depends: if one of them changes, only the cells run again that opened it. "
         "Default: *.md, *.rst, docs/**.",
     )
     cache_ignore_variables: tuple[str, ...] = option(
-        kind=values.WORDS,
+        kind=values.GLOBS,
         role=Role.CACHE,
         default=(),
-        metavar="GLOBS",
         help="Environment variables on which no verdict depends, besides those of the terminal, the session and the CI's job. "
         "Default: none.",
     )
@@ -305,14 +299,12 @@ class SettingsTable:
         kind=values.one_of(("off", "check", "update")),
         role=Role.BASELINE,
         default="off",
-        metavar="MODE",
         help="check: compare each cell with its committed baseline; update: record the baseline. Default: off.",
     )
     baseline_folder: Path = option(
-        kind=values.PATH,
+        kind=values.FOLDER,
         role=Role.BASELINE,
         default=Path("onnx-baselines"),
-        metavar="DIR",
         help="Where baselines are stored, to be committed; relative to the project's root. Default: onnx-baselines.",
     )
     baseline_limits: Mapping[str, float] = option(
@@ -337,15 +329,13 @@ class SettingsTable:
         help="Write what is wrong as GitLab's code quality, which merge requests show at its lines.",
     )
     artifacts: Path | None = option(
-        kind=values.PATH,
+        kind=values.FOLDER,
         role=Role.OUTPUT,
-        metavar="DIR",
         help="Keep the ONNX files, with the models' own weights: DIR/RECIPE/CELL.onnx. Default: they are removed once judged.",
     )
     save_inputs: Path | None = option(
-        kind=values.PATH,
+        kind=values.FOLDER,
         role=Role.OUTPUT,
-        metavar="DIR",
         help="Write the inputs on which a cell fails as DIR/RECIPE/CELL/INPUT.npz, which --inputs reads. Default: they are not "
         "written.",
     )

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
@@ -52,6 +52,7 @@ WORDS = Kind(
     show=",".join,
     metavar="LIST",
 )
+GLOBS = replace(WORDS, metavar="GLOBS")
 
 
 def list_schema(word: str) -> Schema:
@@ -82,7 +83,7 @@ def one_of(choices: Sequence[str]) -> Kind[str]:
             raise ValueError(f"must be {alternatives}, not {value!r}{did_you_mean(str(value), choices)}")
         return str(value)
 
-    return Kind(parse=parse, schema={"enum": list(choices)})
+    return Kind(parse=parse, schema={"enum": list(choices)}, metavar="|".join(choices))
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -155,7 +156,7 @@ def _switch(value: object) -> bool:
     return value in _ON
 
 
-SWITCH = Kind(parse=_switch, schema={"enum": [True, False, *_ON, *_OFF]}, show=lambda on: str(on).lower())
+SWITCH = Kind(parse=_switch, schema={"enum": [True, False, *_ON, *_OFF]}, show=lambda on: str(on).lower(), metavar="true|false")
 
 
 def _path(value: object) -> Path:
@@ -165,6 +166,7 @@ def _path(value: object) -> Path:
 
 
 PATH = Kind(parse=_path, schema={"type": "string", "minLength": 1}, metavar="PATH")
+FOLDER = replace(PATH, metavar="DIR")
 _OTHER_REPORTS = {"html": "html", "xml": "junit", "md": "summary"}
 
 

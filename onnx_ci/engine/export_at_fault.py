@@ -20,9 +20,6 @@ from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.results.records import Culprit, Finding
 from onnx_ci.results.rules import REMEDIES, RULES
 
-_MOST_TRIED = 3
-"""How many symbolics are left out, one at a time: each costs an export."""
-
 
 def with_export_at_fault(
     findings: Sequence[Finding], model: RecipeModel, exporter: str, is_right: Callable[[RecipeModel], bool]
@@ -41,7 +38,7 @@ def with_export_at_fault(
             remedy = REMEDIES["exporter-option"].format(", ".join(f"{name}={value}" for name, value in options.items()))
             return [replace(each, remedy=remedy) if each in wrong else each for each in findings]
     functions = _with_symbolic(torch.autograd.Function) if exporter == "torchscript" else ()
-    for function, code in itertools.islice(functions, _MOST_TRIED):
+    for function, code in itertools.islice(functions, 3):  # each costs an export
         with _without_symbolic(function):
             is_cause = is_right(model)
         if is_cause:
@@ -55,7 +52,8 @@ def with_export_at_fault(
 
 def with_dynamo(findings: Sequence[Finding], task: CellTask, is_right: Callable[[CellTask], bool]) -> list[Finding]:
     """The findings; of what TorchScript refuses, freezes in a layer or translates wrongly, with dynamo if its file is right."""
-    general = (*(RULES[name].remedy for name in ("export-error", "numeric-drift")), REMEDIES["in-layer"], REMEDIES["in-node"])
+    of_rules = (RULES[name].remedy for name in ("export-error", "numeric-drift", "shape-mismatch"))
+    general = (*of_rules, REMEDIES["in-layer"], REMEDIES["in-node"])
     opset = max(task.cell.opset, FIRST_DYNAMO_OPSET)
     untranslated = REMEDIES["untranslated-torchscript"].format
     unsolved = [each for each in findings if each.remedy.startswith((*general, untranslated(each.operator, task.cell.opset)))]

@@ -51,12 +51,6 @@ from onnx_ci.results.rules import REMEDIES
 from onnx_ci.results.verdict import broken_rules
 from onnx_ci.text import listed
 
-_MOST_CALLS = 4
-"""A part of more calls says little about where the fault is."""
-
-_MOST_BYTES = 2**31
-"""How much memory the values of a run may take."""
-
 _OF_EXPORT = frozenset({"export-error", "unsupported-operator"})
 _OF_FILE = frozenset({"checker", "load-error"})
 _OF_OUTPUTS = OF_VALUES | {"dtype-mismatch", "shape-mismatch", "baked-shape", "run-error", "runtime-disagreement"}
@@ -113,7 +107,7 @@ def _has_no_place(finding: Finding) -> bool:
 
 def _recorded(model: RecipeModel, probe: Probe) -> Trace:
     """What the model calls, with each tensor that a part can be given as it is when the model first has it."""
-    free = _MOST_BYTES
+    free = 2**31  # bytes, which the values of a run may take
 
     def keep(tensor: torch.Tensor, role: Role) -> torch.Tensor | None:
         nonlocal free
@@ -178,7 +172,7 @@ def _parts(trace: Trace) -> Iterator[_Part]:
             return trace.values[value.value].dtype, len(trace.values[value.value].shape)
         return type(value) if type(value) in (int, float) else value
 
-    for count in range(1, _MOST_CALLS + 1):
+    for count in range(1, 5):  # a part of more calls says little about where the fault is
         for start in range(len(calls) - count + 1):
             part = _Part(calls[start : start + count], trace)
             kind = repr([(each.function, mapped((each.args, each.kwargs), leaf)) for each in part.calls])

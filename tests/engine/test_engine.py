@@ -371,7 +371,7 @@ def test_an_axis_under_another_name_is_a_mismatch():
     ("file", "model", "x", "rule", "said"),
     [
         (lambda x: x.double() * 2, lambda x: x * 2, torch.ones(3), "dtype-mismatch", "output 'y' is double in the graph and float32 in the model"),
-        (lambda x: x.flatten(), lambda x: x * 1, torch.ones(2, 3), "shape-mismatch", "'y' has 1 axes in the graph and 2 in the model"),
+        (lambda x: x.flatten(), lambda x: x * 1, torch.ones(2, 3), "shape-mismatch", "'y' has rank 1 in the graph and 2 in the model"),
         (lambda x: x * 2 + (x == 3).long(), lambda x: x * 2, torch.arange(5), "numeric-drift", "output 'y' at [3] on 'example' is 7 and should be 6; int64 values must be equal"),
         (lambda x: x + 1, lambda x: x * 1, torch.tensor([2**62 + 1]), "numeric-drift", "int64 values must be equal"),  # float64 has no such number
     ],

@@ -89,7 +89,7 @@ def test_attention_where_a_mask_hides_whole_rows_has_its_remedy():
         (
             torch.asinh,
             "17",
-            "Declare exporter='dynamo' and opsets='18-', with which the file is right. Or rewrite the operation.",
+            "Declare exporter='dynamo' and opsets='18-', with which the file is right.",
         ),
         (lambda x: x.kthvalue(2, 1).values, "17", "Write x.topk(3, -1, largest=False).values.amax(-1) in place of"),
         (
@@ -114,6 +114,12 @@ def test_an_operator_that_the_exporter_lacks_has_what_is_known_to_help(function,
     assert remedy in found.remedy
 
 
+def silenced(x):
+    y = x * 2
+    y.data[x < 0] = 0.0
+    return y
+
+
 @pytest.mark.parametrize(
     ("function", "cell", "remedy"),
     [
@@ -130,12 +136,19 @@ def test_an_operator_that_the_exporter_lacks_has_what_is_known_to_help(function,
             "torchscript 17",
             "with which the file is right",
         ),
+        (silenced, "dynamo 20", "through a view of it, as x.diagonal() or x.data is"),
+        (lambda x: torch.func.grad(lambda y: y.square().sum())(x), "dynamo 20", "write the derivative out"),
+        (torch.nn.DataParallel(torch.nn.Linear(4, 4)), "torchscript 17", "model.module"),
     ],
-    ids=["linspace", "math", "loop", "one_hot", "remainder", "fftshift", "distribution", "numpy", "unpool"],
+    ids=[
+        *("linspace", "math", "loop", "one_hot", "remainder", "fftshift", "distribution", "numpy", "unpool"),
+        *("data", "gradient", "parallel"),
+    ],
 )
 def test_what_an_exporter_refuses_for_a_known_reason_has_its_remedy(function, cell, remedy):
     exporter, opset = cell.split()
-    recipe = onnx_ci.recipe(lambda: (Function(function), (X,)), name="net", **ROWS)
+    model = function if isinstance(function, torch.nn.Module) else Function(function)
+    recipe = onnx_ci.recipe(lambda: (model, (X,)), name="net", **ROWS)
     findings = run_one(recipe, exporters=exporter, opsets=opset, isolation="none", cache="off").findings
     (found,) = (each for each in findings if each.severity is onnx_ci.Severity.ERROR)
     assert found.rule == "export-error"

@@ -66,7 +66,7 @@ CHANGES: dict[str, Callable[[str, Finding, re.Match[str]], str]] = {
     r"give dynamic_axes to torch\.onnx\.export": in_text("dynamo=False", "dynamo=False, dynamic_axes={'x': {0: 'batch'}}"),
     r"without int\(\)": in_line(r"int\((x\.shape\[0\])\)", r"\1"),
     r"[Pp]ass training=self\.training to F\.dropout": in_line(r"dropout\((.+)\)$", r"dropout(\1, training=self.training)"),
-    r"enable_nested_tensor=False": in_text("nested_tensor=True", "nested_tensor=False"),
+    r"y(\.masked_fill\()hidden(\[..., None\], 0\.0\)) after": in_text(r"(?<=padding_mask=z\))", r"\1z\2"),
     r"Declare output_names in the model's own order": in_text(r'\["b", "a"\]', '["a", "b"]'),
 }
 """By what a remedy says, the change of the module's text."""

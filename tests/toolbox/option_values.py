@@ -76,13 +76,15 @@ VALUES = {
 }
 """By one option of each kind. Other options of that kind take the same values."""
 
-_BY_KIND = {option.kind: VALUES[option.name] for option in OPTIONS if option.name in VALUES}
+_BY_KIND = {option.kind.parse: VALUES[option.name] for option in OPTIONS if option.name in VALUES}
 
 
 def values_of(option: Option) -> list:
     """Right and wrong values of an option."""
-    assert option.kind in _BY_KIND, f"{option.name} has a kind of its own: add values of it to tests/toolbox/option_values.py"
-    return _BY_KIND[option.kind]
+    assert option.kind.parse in _BY_KIND, (
+        f"{option.name} has a kind of its own: add values of it to tests/toolbox/option_values.py"
+    )
+    return _BY_KIND[option.kind.parse]
 
 
 def right_values_of(option: Option) -> list:

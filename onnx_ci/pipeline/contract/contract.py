@@ -99,7 +99,7 @@ def _compare_dims(role: str, value: Value, label: str, tensor: torch.Tensor, mod
         return [finding("shape-mismatch", f"{role} {value.name!r} has no shape in the graph, not even a rank")]
     shape, output = tuple(tensor.shape), value.name if role == "output" else None
     if len(value.dims) != len(shape):
-        message = f"{role} {value.name!r} has {len(value.dims)} axes in the graph and {len(shape)} in the model"
+        message = f"{role} {value.name!r} has rank {len(value.dims)} in the graph and {len(shape)} in the model"
         return [finding("shape-mismatch", message, output=output)]
     findings = []
     dynamic = model.signature.axes.get(label, {})

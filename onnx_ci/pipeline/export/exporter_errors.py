@@ -239,13 +239,11 @@ def _in_full(error: BaseException) -> str:
 def _first_paragraph(error: BaseException) -> str:
     """The class and the first paragraph of an exporter's error, with the second one if a colon announces it.
 
-    The rest is for the exporter's developers and is in the log. Addresses of objects are left out: they differ in each run.
+    The log has the rest, which is for the exporter's developers. Addresses of objects are left out: they differ in each run.
     """
     paragraph = re.split(r"(?<!:)\n\s*\n", ESCAPES.sub("", str(error)).strip(), maxsplit=1)[0]
     text = _ADVICE.split(_ADDRESS.sub("", paragraph))[0]
-    return f"{type(error).__qualname__}: {' '.join(text.split())[:_LONGEST] or 'no message'}"
+    return f"{type(error).__qualname__}: {' '.join(text.split())[:1000] or 'no message'}"
 
 
-_LONGEST = 1000
-"""Longer paragraphs are cut off; the log has them."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")

@@ -35,7 +35,7 @@ _MOST_CULPRITS = 8
 _MOST_STARTS = 4
 """How many of the first missing operators."""
 _MOST_CANDIDATES = 24
-"""In place of how many values of the file."""
+"""In place of how many values of the file: of the first, and of the last."""
 _NEXT = 4
 """How many of the model's next values in place of each of them."""
 _MOST_TARGETS = 16
@@ -245,7 +245,9 @@ class _Search:
 
     def _place(self, first: int, later: Sequence[int]) -> _Place | None:
         """Where a value that the model computes from the missing operator ``first`` on, one of ``later``, belongs."""
-        names = self._candidates(first)[:_MOST_CANDIDATES]
+        candidates = self._candidates(first)
+        # A translation into many nodes ends with what the operator computes.
+        names = [*candidates[:_MOST_CANDIDATES], *candidates[_MOST_CANDIDATES:][-_MOST_CANDIDATES:]]
         before = {name: self._nodes_before(name) for name in names}
         for tries in self._tries(names, later):
             smallest: _Place | None = None

@@ -10,7 +10,8 @@ Of a file that fails, it is known only that it does and, from dynamo, at which l
 with which the model fails at that line, too, or that gets another number of tensors: the model may do with fewer, but a file
 cannot split a tensor into another number of parts. Lines about which the exporter has warned are tried first.
 
-If no line alone explains the file, several are tried together, and those are left out that are not needed.
+If no line alone explains the file, several are tried together, and those are left out that are not needed. A line about which
+the exporter has warned counts as well if the model fails without it: torch refuses an index of -1 that ONNX Runtime takes.
 """
 
 from __future__ import annotations
@@ -46,10 +47,6 @@ from onnx_ci.results.records import Culprit, Frozen, FrozenKind, SourceLine
 _MOST_RUNS = 200
 _MOST_IN_PAIRS = 10
 """Of how many suspects, the likeliest, pairs are tried."""
-_NEAR = 1e-3
-"""How far two outputs may be apart whose noise is not known, as a share of the largest element."""
-_MOST_NUMBERS = 4
-"""How many numbers of a line a message shows."""
 _READ = (Kind.DECISION, Kind.NUMBER, Kind.COUNT)
 """What exporters write down as it is on the example."""
 
@@ -107,7 +104,7 @@ class Line:
         if kind is Kind.CONSTANT or not all(map(_is_number, numbers)):
             return Frozen(kind=FrozenKind.CONSTANT, here=(), on_example=())
         pairs = [each for each in zip(numbers, others, strict=False) if isinstance(value, list) or not _is_equal(*each)]
-        different = [(float(a), float(b)) for a, b in pairs or [(len(numbers), len(others))]][:_MOST_NUMBERS]
+        different = [(float(a), float(b)) for a, b in pairs or [(len(numbers), len(others))]][:4]
         return Frozen(kind=FrozenKind.NUMBER, here=tuple(a for a, _ in different), on_example=tuple(b for _, b in different))
 
     @property
@@ -194,6 +191,8 @@ class Replay:
     """Those of the lines that only the example reaches. The run may get there if another line is as on the example."""
     _namespaces: dict[int, dict[str, Any]] = field(default_factory=dict)
     _runs: int = 0
+    _fatal: list[Line] = field(default_factory=list)
+    """With which the model fails, and the file does not."""
 
     def causes(self, wrong: Collection[str], warned: Collection[SourceLine]) -> dict[str, tuple[Culprit, ...]]:
         """For each output that is explained, the lines that are its cause, in the order of the code's run.
@@ -222,6 +221,8 @@ class Replay:
                 causes |= dict.fromkeys(explained, self._needed(tried, explained))
             if causes.keys() >= wrong or self._is_over:
                 break
+        if not causes and (fatal := [one for one in self._fatal if one.key.source in warned]):
+            causes = dict.fromkeys(wrong, (fatal[0],))
         self.causes_of_shapes = {name: (one[0].culprit,) for name, one in self._lines_of_shapes.items() if len(one) == 1}
         return {name: tuple(line.culprit for line in sorted(of_name, key=lines.index)) for name, of_name in causes.items()}
 
@@ -258,6 +259,8 @@ class Replay:
         try:
             outputs = self._run(call, recorder)
         except PrepareError as error:
+            if self.outputs_of_file is not None and not self._is_over:
+                self._fatal += lines
             is_alike = self.outputs_of_file is None and not self._is_over and self._is_where_file_fails(error, call.model)
             return {*self.outputs} if is_alike else set()
         if self.outputs_of_file is None:
@@ -268,9 +271,9 @@ class Replay:
             if output.shape == of_file.shape:
                 self._lines_of_shapes.setdefault(name, lines)
         reference = proportional_reference(outputs, self.example.reference)
-        if reference is None:  # the noise is not known
+        if reference is None:  # the noise is not known, so that they may be a thousandth of the largest element apart
             values = zip(self.outputs, outputs, self.outputs_of_file, strict=True)
-            return {name for name, own, of_file in values if own.shape == of_file.shape and are_near(own, of_file, _NEAR)}
+            return {name for name, own, of_file in values if own.shape == of_file.shape and are_near(own, of_file, 1e-3)}
         as_replayed = dataclasses.replace(self.probe, reference=reference, refinements=())
         compared = compare_refined(self.outputs, self.outputs_of_file, as_replayed, self.max_drift)
         return {*self.outputs} - compared.failing_outputs

@@ -28,9 +28,9 @@ SAID = {
     "torch.while_loop(condition, step, (x,))[0]": lambda x: torch.while_loop(
         lambda x: x.abs().max() > 1, lambda x: (x / 2,), (x,)
     )[0],
-    "torch._higher_order_ops.scan(step, first, x, dim=1)[1]": lambda x: torch._higher_order_ops.scan(
-        lambda state, column: (0.5 * state + column, state + column), torch.zeros_like(x[:, 0]), x, dim=1
-    )[1],
+    "torch._higher_order_ops.scan(step, first, x, dim=1), where step(state, x[:, i]) returns (state, state.clone())": (
+        lambda x: _last_and_all(*torch._higher_order_ops.scan(_step, x.new_zeros(x.shape[0]), x, dim=1))
+    ),
     "torch.while_loop(lambda i, x: i < n, lambda i, x: (i + 1, step(x)), (torch.zeros_like(n), x))[1]": lambda x: (
         torch.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x / 2), (torch.zeros((), dtype=torch.int64), x))[1]
     ),
@@ -58,9 +58,19 @@ SAID = {
         torch.tensor(_of_selected(x).shape[0]).clamp(max=3)
     )[0],
     "x[:3] takes fewer": lambda x: _of_selected(x)[:3],
-    "torch.where(mask, x, 0).sum() / mask.sum()": lambda x: torch.where(x > 1, x, 0).sum() / (x > 1).sum(),
-    "torch.where(mask, x, -torch.inf).amax()": lambda x: torch.where(x > 1, x, -torch.inf).amax((0, 1)),
-    "(torch.tensor(n) * 0.75).long()": lambda x: x.topk((torch.tensor(x.shape[1]) * 0.75).long(), 1)[0],
+    "torch.where(mask.any(), torch.where(mask[:, None], x, 0).sum(0) / mask.sum(), y)": lambda x: torch.where(
+        (x[:, 0] > 0).any(), torch.where((x[:, 0] > 0)[:, None], x, 0).sum(0) / (x[:, 0] > 0).sum(), x[0]
+    ),
+    "torch.where(mask[:, None], x, -torch.inf).amax(0)": lambda x: torch.where((x[:, 0] > 0)[:, None], x, -torch.inf).amax(0),
+    "(torch.tensor(n).double() * 0.75).long()": lambda x: x.topk((torch.tensor(x.shape[1]).double() * 0.75).long(), 1)[0],
+    "(torch.tensor(n).double() * 0.75).round().long()": lambda x: x[
+        :, : (torch.tensor(x.shape[1]).double() * 0.75).round().long()
+    ],
+    "torch.where(hit, start.scatter_reduce(0, index, y, 'amax'), x)": lambda x: _reduced(x),
+    "x[..., : k * w].unflatten(-1, (k, w))": lambda x: (
+        x[..., : x.shape[-1] // 2 * 2].unflatten(-1, (x.shape[-1] // 2, 2)).sum(-1)
+    ),
+    "torch.where(mask, x, 0).sum(1) is x[i, :n[i]].sum()": lambda x: torch.where(_mask_of(x), x, 0).sum(1),
     "torch.tensor(x.shape[1]).float().log()": lambda x: x[:, : (2 * torch.tensor(x.shape[1]).float().log()).long()],
     "torch.where(mask, x, -torch.inf).softmax(1)": lambda x: torch.where(_mask_of(x), x, -torch.inf).softmax(1),
     "torch.sin(torch.pi * torch.arange(n) / (n - 1)) ** 2": lambda x: (
@@ -84,6 +94,27 @@ def _mask_of(x):
 
 def _of_selected(x):
     return x[x > 0.5]
+
+
+def _step(state, column):
+    state = 0.5 * state + column
+    return state, state.clone()
+
+
+def _last_and_all(last, states):
+    return torch.cat([last[:, None], states], 1)
+
+
+def _reduced(x):
+    index, y = torch.tensor([0, 0, 2])[:, None].expand_as(x), 2 * x
+    hit, start = torch.zeros_like(x).scatter_add(0, index, torch.ones_like(y)) > 0, torch.full_like(x, -torch.inf)
+    return torch.where(hit, start.scatter_reduce(0, index, y, "amax"), x)
+
+
+def test_what_is_not_reduced_is_kept():
+    x = torch.linspace(-2, 2, 12).reshape(3, 4)
+    index = torch.tensor([0, 0, 2])[:, None].expand_as(x)
+    torch.testing.assert_close(_reduced(x), x.scatter_reduce(0, index, 2 * x, "amax", include_self=False))
 
 
 def _inverse(x):
@@ -274,7 +305,7 @@ def rounds(layer, x, n):
     ("model", "remedy"),
     [
         (lambda: Model(refuses), "Leave the check to what calls the model"),
-        (lambda: Model(selects), "the mean of x[mask] is torch.where(mask, x, 0).sum() / mask.sum()"),
+        (lambda: Model(selects), "The mean of the rows x[mask], or y if there are none, is torch.where(mask.any(), "),
         pytest.param(lambda: Model(repeats), "torch.while_loop(condition, step, (x,))", marks=pytest.mark.slow),
         pytest.param(lambda: Model(goes_over_rows), "compute for all rows at once", marks=pytest.mark.slow),
         pytest.param(lambda: Model(rounds), "Compute with a tensor what a function of math computes", marks=pytest.mark.slow),

@@ -328,6 +328,34 @@ def test_a_write_is_named_if_the_model_without_it_is_what_the_file_is():
     assert "The line writes into a tensor" in found.remedy
 
 
+class Replaces(nn.Module):
+    """Without the branch, torch refuses the index of -1, and ONNX Runtime takes the last row."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(5, 4)
+
+    def forward(self, codes):
+        unknown = codes < 0
+        if unknown.any():  # fault
+            codes = torch.where(unknown, 3, codes)
+        return self.table(codes)
+
+
+def test_a_branch_is_named_without_which_the_model_fails_and_the_file_does_not():
+    found = errors(
+        onnx_ci.recipe(
+            lambda: (Replaces(), (torch.tensor([0, 2, 4, 1]),)),
+            name="net",
+            input_names=["codes"],
+            output_names=["y"],
+            inputs={"codes": onnx_ci.integers(-1, 5)},
+        )
+    )
+    assert found
+    assert {each.lines[0].text for each in found} == {"if unknown.any():  # fault"}
+
+
 class Dependent(nn.Module):
     """The number at the first line decides at the second one; the first is used elsewhere, too."""
 
