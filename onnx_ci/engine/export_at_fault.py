@@ -51,7 +51,7 @@ def with_export_at_fault(
 
 
 def with_dynamo(findings: Sequence[Finding], task: CellTask, is_right: Callable[[CellTask], bool]) -> list[Finding]:
-    """The findings; of what TorchScript refuses, freezes in a layer or translates wrongly, with dynamo if its file is right."""
+    """The findings; dynamo is the remedy for what TorchScript refuses, freezes in a layer or gets wrong, if that is right."""
     of_rules = (RULES[name].remedy for name in ("export-error", "numeric-drift", "shape-mismatch"))
     general = (*of_rules, REMEDIES["in-layer"], REMEDIES["in-node"])
     opset = max(task.cell.opset, FIRST_DYNAMO_OPSET)

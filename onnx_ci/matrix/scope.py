@@ -32,7 +32,10 @@ from onnx_ci.results.verdict import Expectation
 
 T = TypeVar("T")
 DEFAULT_RUNTIMES = ("onnxruntime",)
-_AS_DECLARED = ("name", "manual", "tags", "opsets", "exporters", "devices", "runtimes", "line", "weights", "takes_weights")
+_AS_DECLARED = (
+    *("name", "manual", "tags", "opsets", "exporters", "devices", "runtimes", "line", "weights", "takes_weights", "allow"),
+    "timeout",
+)
 """The fields of a scope that are those of the recipe."""
 
 
@@ -108,8 +111,6 @@ def scope_of(found: Found, settings: Settings) -> RecipeScope:
         **{name: getattr(recipe, name) for name in _AS_DECLARED},
         source=found.source,
         is_named=found.is_named,
-        allow=recipe.allow,
-        timeout=recipe.timeout,
         passes=tuple(graph_pass.name for graph_pass in recipe.then),
         file=relative_source(Path(recipe.file), settings.root),
         declared_in=relative_source(Path(declared_in(recipe) or recipe.file), settings.root),

@@ -47,6 +47,10 @@ from onnx_ci.results.records import Culprit, Frozen, FrozenKind, SourceLine
 _MOST_RUNS = 200
 _MOST_IN_PAIRS = 10
 """Of how many suspects, the likeliest, pairs are tried."""
+_NEAR = 1e-3
+"""How far two outputs may be apart whose noise is not known, as a share of the largest element."""
+_MOST_NUMBERS = 4
+"""How many numbers of a line a message shows."""
 _READ = (Kind.DECISION, Kind.NUMBER, Kind.COUNT)
 """What exporters write down as it is on the example."""
 
@@ -104,7 +108,7 @@ class Line:
         if kind is Kind.CONSTANT or not all(map(_is_number, numbers)):
             return Frozen(kind=FrozenKind.CONSTANT, here=(), on_example=())
         pairs = [each for each in zip(numbers, others, strict=False) if isinstance(value, list) or not _is_equal(*each)]
-        different = [(float(a), float(b)) for a, b in pairs or [(len(numbers), len(others))]][:4]
+        different = [(float(a), float(b)) for a, b in pairs or [(len(numbers), len(others))]][:_MOST_NUMBERS]
         return Frozen(kind=FrozenKind.NUMBER, here=tuple(a for a, _ in different), on_example=tuple(b for _, b in different))
 
     @property
@@ -192,7 +196,7 @@ class Replay:
     _namespaces: dict[int, dict[str, Any]] = field(default_factory=dict)
     _runs: int = 0
     _fatal: list[Line] = field(default_factory=list)
-    """With which the model fails, and the file does not."""
+    """The lines with which the model fails, and the file does not."""
 
     def causes(self, wrong: Collection[str], warned: Collection[SourceLine]) -> dict[str, tuple[Culprit, ...]]:
         """For each output that is explained, the lines that are its cause, in the order of the code's run.
@@ -259,10 +263,12 @@ class Replay:
         try:
             outputs = self._run(call, recorder)
         except PrepareError as error:
-            if self.outputs_of_file is not None and not self._is_over:
+            if self._is_over:
+                return set()
+            if self.outputs_of_file is not None:
                 self._fatal += lines
-            is_alike = self.outputs_of_file is None and not self._is_over and self._is_where_file_fails(error, call.model)
-            return {*self.outputs} if is_alike else set()
+                return set()
+            return {*self.outputs} if self._is_where_file_fails(error, call.model) else set()
         if self.outputs_of_file is None:
             return {*self.outputs} if answers.has_other_count else set()
         if len(outputs) != len(self.outputs):
@@ -271,9 +277,9 @@ class Replay:
             if output.shape == of_file.shape:
                 self._lines_of_shapes.setdefault(name, lines)
         reference = proportional_reference(outputs, self.example.reference)
-        if reference is None:  # the noise is not known, so that they may be a thousandth of the largest element apart
+        if reference is None:  # the noise is not known
             values = zip(self.outputs, outputs, self.outputs_of_file, strict=True)
-            return {name for name, own, of_file in values if own.shape == of_file.shape and are_near(own, of_file, 1e-3)}
+            return {name for name, own, of_file in values if own.shape == of_file.shape and are_near(own, of_file, _NEAR)}
         as_replayed = dataclasses.replace(self.probe, reference=reference, refinements=())
         compared = compare_refined(self.outputs, self.outputs_of_file, as_replayed, self.max_drift)
         return {*self.outputs} - compared.failing_outputs

@@ -50,6 +50,7 @@ _FAILED_NODE = re.compile("Name:'(.+?)'")
 """How ONNX Runtime names the node that cannot run."""
 
 _ABOUT_SIZES = ("baked-shape", "static-axis")
+_FROZEN = ("baked-shape", "baked-value")
 _OF_TORCH = ("aten.", "prim", "quantized.", "torch")
 """How operators begin that torch and torchvision translate themselves."""
 
@@ -147,11 +148,7 @@ def located(
         if question is None and (likely := likely_questions()):  # one that is guilty on an input is likely to be on others
             key, others = (finding.probe, finding.output), () if finding.probe in places else likely.values()
             question = likely.get(key) or next(iter(others), None)
-        if (
-            finding.rule in ("baked-shape", "baked-value")
-            and question is None
-            and (parting := parting_on(finding.probe)) is not None
-        ):
+        if finding.rule in _FROZEN and question is None and (parting := parting_on(finding.probe)) is not None:
             return dataclasses.replace(finding, culprits=(parting,), remedy=REMEDIES["other-side"])
         if finding.probe in search.failing and finding.output is None and question is None:
             return with_remedy(dataclasses.replace(finding, culprits=(search.failing[finding.probe],)))
