@@ -68,26 +68,30 @@ class DynamoExporter(Handling):
         return [branch for branch in branches if branch.by_sizes and not branch.condition.is_call]
 
     def remarks(self, model: RecipeModel) -> Iterator[Finding]:
-        """A warning if torch.onnx.export, called as declared, passes arguments to other parameters.
+        """A warning if torch.onnx.export, called as declared, refuses the call or passes arguments to other parameters.
 
-        To convert ``dynamic_axes``, it passes all arguments by position (torch 2.13), also those after one that is left out.
+        To convert ``dynamic_axes``, it passes all arguments by position, also those after one that is left out, and takes those
+        of ``*args`` for one (torch 2.13).
         """
-        call, signature = model.pristine, signature_of(model.pristine.model)
-        if signature is None or not (call.kwargs and model.recipe.dynamic_axes):
+        signature = signature_of(model.pristine.model)
+        if signature is None or not model.recipe.dynamic_axes:
             return
-        arguments = bound_arguments(call)
+        arguments = bound_arguments(model.pristine)
+        kinds = {signature.parameters[name].kind: name for name in arguments}
         places = [each.name for each in signature.parameters.values() if each.kind in _BY_POSITION]
         pairs = itertools.zip_longest(arguments, places[: len(arguments)])
-        moved = next(((name, place) for name, place in pairs if name != place), None)
-        if moved is None or any(signature.parameters[name].kind in _VARIADIC for name in arguments):
+        if variadic := kinds.get(inspect.Parameter.VAR_POSITIONAL):
+            does = f"refuses a forward that takes *{variadic}"
+        elif inspect.Parameter.VAR_KEYWORD in kinds or not (moved := [(name, place) for name, place in pairs if name != place]):
             return
-        name, place = moved
-        instead = f"{name!r} as {place!r}, and writes another file" if place else f"which forward does not take for {name!r}"
+        else:
+            name, place = moved[0]
+            what = f"{name!r} as {place!r}, and writes another file" if place else f"which forward does not take for {name!r}"
+            does = f"passes arguments of kwargs by position, {what}"
         shapes = dict(zip(arguments, model.signature.dynamic_shapes or (), strict=False))
         yield finding(
             "export-warning",
-            f"with dynamic_axes and kwargs, torch.onnx.export(dynamo=True) passes arguments by position, {instead}: this file "
-            "was exported with dynamic_shapes",
+            f"with dynamic_axes, torch.onnx.export(dynamo=True) {does}: this file was exported with dynamic_shapes",
             remedy=f"Where you export, and in the recipe, declare dynamic_shapes={shapes!r} in place of dynamic_axes.",
             severity=Severity.WARNING,
         )
@@ -127,5 +131,4 @@ def _without_default_nones(request: ExportRequest) -> ExportRequest:
 
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

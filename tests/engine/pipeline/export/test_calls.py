@@ -236,6 +236,33 @@ def test_what_torch_passes_to_another_parameter_is_told_with_the_declaration_tha
     assert "export-warning" not in {each.rule for each in judged(dynamic_shapes=shapes).findings}
 
 
+class Columns(torch.nn.Module):
+    """Takes as many columns as there are after the first."""
+
+    def forward(self, x, *columns):
+        return torch.cat([x, *columns], 1)
+
+
+@pytest.mark.parametrize("others", [0, 1, 2])
+def test_variadic_arguments_whose_dynamic_axes_torch_refuses_are_told_with_the_declaration_that_helps(others):
+    args = [torch.randn(3, 4) for _ in range(1 + others)]
+    names = ["x", "first", "second"][: 1 + others]
+
+    def warnings_of(**axes):
+        recipe = onnx_ci.recipe(
+            lambda: (Columns(), (*args,)), name="net", input_names=names, output_names=["y"], **axes
+        )  # fmt: skip
+        result = run_one(recipe, exporters="dynamo", opsets="18")
+        assert result.status is onnx_ci.Status.PASSED
+        return [each for each in result.findings if each.rule == "export-warning"]
+
+    warned = warnings_of(dynamic_axes={name: {0: "rows"} for name in [*names, "y"]})
+    assert ["refuses a forward that takes *columns" in each.message for each in warned] == [True] * (others > 0)
+    shapes = {"x": {0: "rows"}, "columns": ({0: "rows"},) * others}
+    assert all(f"dynamic_shapes={shapes!r}" in each.remedy for each in warned)
+    assert warnings_of(dynamic_shapes=shapes if others else {"x": {0: "rows"}}) == []
+
+
 class Recurrent(torch.nn.Module):
     """Torch's export unrolls the layer, or keeps it, as what the process has run before decides."""
 
