@@ -2,7 +2,8 @@
 
 Every cell runs the real gate, with a dynamic batch axis and small images, in one process per model. Prints the drift or the
 broken rules of every cell, the largest drift of a correct export, the correct exports that failed (false alarms), the
-exports that are known to be wrong, and those that the exporter rejects.
+exports that are known to be wrong, and those that the exporter rejects. The exit code is 1 if there is a false alarm, or if
+one that is known to be wrong passes.
 Usage: ``python benchmarks/false_alarms.py [--models resnet18,swin_t] [--opsets 9,11,13,15,17] [--timeout 600]``.
 """
 
@@ -142,6 +143,7 @@ def main() -> None:
             for note in cell["notes"]:
                 print(f"  {cell['model']} at {cell['opset']}: {note}")
     print(f"\n{time.perf_counter() - start:.0f} s")
+    sys.exit(bool(categories.keys() & {"false alarm", "missed"}))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 *Failing* is how many of the wrong models fail. *Code* is how many of these pass with a changed line, *setting* how many, of
 the others, with another setting of the export, and *repaired* how many with either. *Confirmed* is how many repairs hold
 without onnx-ci: the changed model is exported by ``torch.onnx.export`` in a fresh process, and ONNX Runtime computes with the
-file what the unchanged model computes, on other values and other sizes of the dynamic axes; *refuted* is how many do not.
+file what the unchanged model computes, on other values and other sizes of the dynamic axes; *refuted* is how many do not,
+and with one of these, the exit code is 1.
 Usage: ``python benchmarks/fixes.py [--faults Grid,FrozenWindows] [--every 2] [--set lines|small]``.
 """
 
@@ -224,14 +225,17 @@ def main() -> None:
         name, path, exporter, opset, keywords = options.export
         export(name, Path(path), exporter, int(opset), json.loads(keywords))
         return
+    refuted = 0
     print(f"{'set':8} {'cells':>6} " + " ".join(f"{column:>10}" for column in COLUMNS))
     for title, cells in SETS.items():
         if options.set in (None, title):
             chosen = [each for each in cells if options.faults is None or each[0] in options.faults.split(",")]
             chosen = chosen[:: options.every]
             counts, remarks = measured(chosen)
+            refuted += counts["refuted"]
             print(f"{title:8} {len(chosen):6} " + " ".join(f"{counts[column]:10}" for column in COLUMNS))
             print("\n".join(f"  {each}" for each in remarks), flush=True)
+    sys.exit(bool(refuted))
 
 
 def measured(cells: Sequence[tuple[str, onnx_ci.Recipe, str, int]]) -> tuple[Counter[str], list[str]]:

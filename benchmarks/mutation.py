@@ -3,7 +3,8 @@
 A fault is injected twice: into the file that onnx-ci itself judges (the cell's export, with probe weights), and into a plain
 export of the same model with its seeded weights, which the other methods judge in their usual way: on the example. A fault
 counts if it is alive, that is, if it changes an output of the first file on some random, shifted or resized input.
-Prints the share of detected faults by kind of fault and by model, and the faults that onnx-ci misses.
+Prints the share of detected faults by kind of fault and by model, and the faults that onnx-ci misses. The exit code is 1 if it
+misses one, or if there is a model that could not be studied.
 Usage: ``python benchmarks/mutation.py [--models lstm,vit] [--faults 40] [--seed 0] [--opset 15]``.
 """
 
@@ -741,6 +742,7 @@ def main() -> None:
         print(f"  {line['model']}, {line['kind']}, {line['fault']}: {line['status']}, drift {line['drift']:.3g}"
               + (f"; detected by {', '.join(others)}" if others else ""))  # fmt: skip
     print(f"\n{time.perf_counter() - began:.0f} s")
+    sys.exit(bool(missed) or not all(models.values()))
 
 
 if __name__ == "__main__":
