@@ -37,7 +37,7 @@ QUICK = {
     "a fresh clone with a restored cache",
     "an unrelated Python file that is edited",
 }
-"""The rows that are tried with forked processes in the tests that are not slow."""
+"""The rows that are tried with each front-end: with forked processes, in the tests that are not slow."""
 
 OUTER = ("ONNX_CI_", "GITHUB_", "INPUT_", "PYTEST_", "RUNNER_", "CI_", "COV_")
 """How the variables begin that belong to the tests themselves, and to where they run."""
@@ -122,13 +122,16 @@ def marks_of(row: Again | Kept, front_end: str) -> list[pytest.MarkDecorator]:
     return marks
 
 
-def rows_of(table: list, front_ends: tuple[str, ...] = FRONT_ENDS) -> list:
-    """A parameter for each row of a table in each of its front-ends."""
+def rows_of(table: list) -> list:
+    """A parameter for each row of a table: the quick ones in all front-ends, the others in one of them, by turns.
+
+    What is watched does not depend on the front-end, only the process does in which it happens.
+    """
     return [
         pytest.param(row, front_end, id=f"{front_end}-{row.name}", marks=marks_of(row, front_end))
-        for row in table
-        for front_end in front_ends
-        if front_end in row.front_ends
+        for number, row in enumerate(table)
+        for turn, front_end in enumerate(row.front_ends)
+        if row.name in QUICK or turn == number % len(row.front_ends)
     ]
 
 
