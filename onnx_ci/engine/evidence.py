@@ -84,7 +84,8 @@ class Evidence:
         for trial in self.trials:
             # A finding says that its export has probe weights only if there are two exports.
             is_second = trial is not self.trials[0]
-            findings += [replace(each, probe_weights=is_second) for each in trial.findings if each not in findings]
+            seen = [replace(each, remedy="") for each in findings]  # the search may end before it has a remedy for the second
+            findings += [replace(one, probe_weights=is_second) for one in trial.findings if replace(one, remedy="") not in seen]
             outputs += [replace(each, probe_weights=is_second) for each in trial.outputs]
         if broken := broken_rules(findings) & _OF_RECIPE:
             line = source_line(str(self.task.recipe.file), self.task.recipe.line)

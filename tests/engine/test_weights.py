@@ -8,11 +8,13 @@ import pytest
 import torch
 from onnx import numpy_helper
 from onnxscript import opset18 as op
-from toolbox.cells import rules, run_one
+from toolbox.cells import rules, run_one, task
 
 import onnx_ci
 from onnx_ci import Status
+from onnx_ci.engine.evidence import Evidence
 from onnx_ci.pipeline.model import copies, float64_on_use
+from onnx_ci.results.rules import finding
 
 LARGE = 20.0
 """Weights as large as this can be a model's own, but not its probe weights."""
@@ -134,6 +136,14 @@ def test_where_both_show_a_fault_it_is_reported_once():
     assert rules(result) == ["baked-value"]
     assert not any(each.probe_weights for each in (*result.findings, *result.outputs))
     assert disagreements(result) == []
+
+
+def test_what_the_exporter_refuses_with_both_is_reported_once_if_a_remedy_was_found_for_one():
+    evidence = Evidence(task=task(net()), timings={})
+    for remedy in ("Declare exporter='dynamo'.", None):
+        evidence.new_trial(None).findings.append(finding("export-error", "the exporter raised an error", remedy=remedy))
+    (reported,) = evidence.complete().findings
+    assert (reported.remedy, reported.probe_weights) == ("Declare exporter='dynamo'.", False)
 
 
 # --- kept files
