@@ -67,7 +67,8 @@ def test_a_right_cell_passes_and_tells_its_numbers():
         assert output.drift == output.error / output.noise
         assert output.limit == (16 * 64 if output.probe == "floats extreme" else 16)
     assert set(result.timings) == {
-        "build", "reference", "sketch", "side-effects", "probes", "branches", "observability", "export", "contract", "load", "run", "compare",
+        "build", "reference", "sketch", "side-effects", "probes", "branches", "export-ways", "observability",
+        "export", "contract", "load", "run", "compare",
     }  # fmt: skip
 
 
@@ -75,7 +76,7 @@ def test_a_quick_run_compares_on_the_example_alone():
     quick = run_one(net, effort="quick")
     assert (quick.status, [output.probe for output in quick.outputs]) == (Status.PASSED, ["example"])
     assert quick.observability is None
-    assert not {"side-effects", "branches", "observability"} & set(quick.timings)
+    assert not {"side-effects", "branches", "export-ways", "observability"} & set(quick.timings)
 
 
 def test_a_process_that_cannot_compute_gradients_says_so(monkeypatch):

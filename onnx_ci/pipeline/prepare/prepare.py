@@ -326,6 +326,7 @@ def _probes(
         with timed("branches", timings):
             # A recipe that allows the rule states that no input takes the other side.
             branches = finder.find(probes, search="untaken-branch" not in task.allow)
+        with timed("export-ways", timings):
             directions = finder.directions_from(example)
             of_ways = () if recipe.nondeterministic else probes_of_ways(tracer, copies, prober, directions, trace)
             added = {each.name: each for each in (*branches.probes, *of_ways)}.values()  # exporters may differ on one input

@@ -57,19 +57,6 @@ def {name}():
 """
 
 IN_A_CELL = """
-class Faulty(Scale):
-    def forward(self, x):
-        if torch.jit.is_tracing():
-            fault()
-        return torch.relu(x * self.weight)
-
-
-@onnx_ci.recipe(input_names=["x"], output_names=["y"], opsets="{opsets}", timeout={timeout})
-def {name}():
-    return Faulty(), (torch.randn(3, 4),)
-"""
-
-AT_ONE_OPSET = """
 class Function(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -77,8 +64,7 @@ class Function(torch.autograd.Function):
 
     @staticmethod
     def symbolic(g, x):
-        if g.opset == 11:
-            fault()
+        fault()
         return g.op("Abs", x)
 
 
@@ -92,13 +78,30 @@ def {name}():
     return Faulty(), (torch.randn(3, 4),)
 """
 
+AT_ONE_OPSET = IN_A_CELL.replace("fault()", "if g.opset == 11:\n            fault()")
+
+IF_EXPORTED = """
+class Faulty(Scale):
+    def forward(self, x):
+        if torch.jit.is_tracing():
+            fault()
+        return torch.relu(x * self.weight)
+
+
+@onnx_ci.recipe(input_names=["x"], output_names=["y"], opsets="{opsets}", timeout={timeout})
+def {name}():
+    return Faulty(), (torch.randn(3, 4),)
+"""
+"""What only exports run is run before them, too, to learn whether the model computes the same there."""
+
 PREPARING, EXPORTING = r"while (building|looking|computing|running the model)", r"while exporting"
+AS_IN_EXPORT = r"while running the model as in an export"
 """How messages name the stage."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """A recipe that does ``body``, in its function, in its export, or in its export at opset 11 alone."""
+    """A recipe that does ``body``: in its function, in its export, in that at opset 11 alone, or where it is told of one."""
 
     name: str
     body: str
@@ -211,27 +214,19 @@ while time.monotonic() < end:
 """
 
 # What its worker does once a cell of it runs: the cell alone cannot be stopped for it.
-ONCE_A_CELL_RUNS = """
-class Faulty(Scale):
-    def forward(self, x):
-        if torch.jit.is_tracing():
-            open('{name}', 'w').close()
-            time.sleep(300)
-        return torch.relu(x * self.weight)
-
+ONCE_A_CELL_RUNS = (
+    IN_A_CELL.replace("fault()", "open('{name}', 'w').close()\n        time.sleep(300)").replace(
+        "    return Faulty()", "    threading.Thread(target=wait_and_do, daemon=True).start()\n    return Faulty()"
+    )
+    + """
 
 def wait_and_do():
     while not os.path.exists('{name}'):
         time.sleep(0.01)
     os.remove('{name}')
     fault()
-
-
-@onnx_ci.recipe(input_names=["x"], output_names=["y"], opsets="{opsets}", timeout={timeout})
-def {name}():
-    threading.Thread(target=wait_and_do, daemon=True).start()
-    return Faulty(), (torch.randn(3, 4),)
 """
+)
 
 
 def _of_worker(name: str, body: str) -> Fault:
@@ -271,6 +266,8 @@ FAULTS = [
         sleep_without_listening(300)
         """,
     ),
+    Fault(name="if_exported", body="ctypes.string_at(0)", place=IF_EXPORTED, rules=("crash",), says=(AS_IN_EXPORT, "SIGSEGV")),
+    Fault(name="hangs_if_exported", body=PYTHON_LOOP, place=IF_EXPORTED, rules=("timeout",), says=(AS_IN_EXPORT,), timeout=4),
     _hangs("child_and_hang", "subprocess.Popen(['sleep', '1000'])\nsleep_without_listening(300)"),
     _of_worker("blocked_worker", "ctypes.PyDLL(None).sleep(300)  # with the interpreter's lock held"),
     _of_worker("stopped_worker", "os.kill(os.getpid(), signal.SIGSTOP)"),
