@@ -27,8 +27,7 @@ from onnx_ci.results.rules import finding
 class DynamoExporter(Handling):
     """Exports the program that ``torch.export`` captures.
 
-    It gets ``dynamic_shapes`` even where a recipe declares ``dynamic_axes``: its own conversion of these fails on nested
-    arguments (torch 2.13).
+    It gets ``dynamic_shapes`` even where ``dynamic_axes`` are declared: torch 2.13 fails to convert those of nested arguments.
     """
 
     modules = (
@@ -70,8 +69,7 @@ class DynamoExporter(Handling):
     def remarks(self, model: RecipeModel) -> Iterator[Finding]:
         """A warning if torch.onnx.export, called as declared, refuses the call or passes arguments to other parameters.
 
-        To convert ``dynamic_axes``, it passes all arguments by position, also those after one that is left out, and takes those
-        of ``*args`` for one (torch 2.13).
+        To convert ``dynamic_axes``, torch 2.13 passes all by position, also after one that is left out, and ``*args`` as one.
         """
         signature = signature_of(model.pristine.model)
         if signature is None or not model.recipe.dynamic_axes:
