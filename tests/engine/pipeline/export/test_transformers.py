@@ -203,33 +203,18 @@ def test_the_generator_of_the_documentation_is_judged_as_a_whole(transformers):
     assert {(each.name, each.probe) for each in result.outputs} > {("tokens", "length=15"), ("logits", "batch=1")}
 
 
-def shifted(values):
-    """The caches of each layer, keys and values changed for one another."""
-    names = [*values]
-    return {name: values[names[place ^ 1]] for place, name in enumerate(names)}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda made, inputs: {**inputs, **shifted(made)},
-        lambda made, inputs: inputs | {name: cache[:, :, 1:] for name, cache in made.items()},
-        lambda made, inputs: {**made, **inputs, "position_ids": inputs["position_ids"] + 1},
-    ],
-    ids=["keys for values", "first token forgotten", "position off by one"],
-)
-def test_a_generator_whose_parts_are_connected_wrongly_is_found(transformers, wrong):
+def test_a_generator_whose_parts_are_connected_wrongly_is_found(transformers):
     page = of_page("olmo2")
 
     def greedy(files, input_ids):
         decode = files["decode"]
 
         def connected(caches, **inputs):
-            return decode(wrong(caches, inputs))
+            return decode({**caches, **inputs, "position_ids": inputs["position_ids"] + 1})
 
         connected.inputs = decode.inputs
         return page["greedy"]({**files, "decode": connected}, input_ids)
 
-    result = run_one(dataclasses.replace(page["olmo2"], run_files=greedy), opsets="18")
+    result = run_one(dataclasses.replace(page["olmo2"], run_files=greedy), opsets="18", effort="quick")
     assert "numeric-drift" in rules(result)
