@@ -57,16 +57,16 @@ def steps() -> list[Step]:
     """All steps, those first that fail most often."""
     third = datetime.datetime.now(tz=datetime.UTC).timetuple().tm_yday % 3 + 1
     return [
-        Step(name="lint, types and docs", minutes=5, command=_tox("lint,types,docs")),
-        Step(name="tests", minutes=20, command=_tox("tests")),
+        Step(name="lint, types and docs", minutes=3, command=_tox("lint,types,docs")),
+        Step(name="tests", minutes=19, command=_tox("tests")),
         # The cells of tests/faults/lines are those of the step "lines of mistakes in Python", which fails where their tests do.
-        Step(name="slow tests: faults", minutes=5, command=_slow("tests/faults", "--ignore=tests/faults/lines")),
-        Step(name="slow tests: units and engine", minutes=15, command=_slow("tests/unit", "tests/engine")),
-        Step(name="slow tests: cache", minutes=25, command=_slow("tests/e2e/cache")),
-        Step(name="slow tests: chaos", minutes=15, command=_slow("tests/e2e/chaos")),
+        Step(name="slow tests: faults", minutes=2, command=_slow("tests/faults", "--ignore=tests/faults/lines")),
+        Step(name="slow tests: units and engine", minutes=24, command=_slow("tests/unit", "tests/engine")),
+        Step(name="slow tests: cache", minutes=12, command=_slow("tests/e2e/cache")),
+        Step(name="slow tests: chaos", minutes=11, command=_slow("tests/e2e/chaos")),
         Step(
             name="slow tests: commands and workflows",
-            minutes=30,
+            minutes=27,
             command=_slow("tests/e2e", "--ignore=tests/e2e/cache", "--ignore=tests/e2e/chaos"),
         ),
         Step(name="main job on Python 3.12", minutes=4, command=_tox("recipes-py312")),
