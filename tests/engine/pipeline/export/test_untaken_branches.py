@@ -123,7 +123,7 @@ def test_a_side_is_named_without_its_not():
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_a_side_that_no_input_takes_is_an_error_once(exporter):
     result = result_of(far_away, exporter)
-    (found,) = (each for each in result.findings if each.rule in ("untaken-branch", "export-warning"))
+    (found,) = (each for each in result.findings if each.rule in ("untaken-branch", "export-warning") and each.lines)
     assert (found.rule, found.severity) == ("untaken-branch", onnx_ci.Severity.ERROR)
     assert found.message.startswith("the file has only the side of `x.shape[0] > 10**9` for which it is false")
     assert (Path(found.source.file).name, found.source.line) == (Path(__file__).name, far_away.__code__.co_firstlineno + 1)
