@@ -33,6 +33,12 @@ TOKEN = "CHAOS_TOKEN"
 """The variable that marks every process of a run: children inherit it, whatever group or session they move to."""
 
 
+def listen_to_signals() -> None:
+    """Undo what nohup and the background jobs of shells do: they ignore signals, and children inherit that."""
+    for each in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(each, signal.SIG_DFL)
+
+
 def option(mode: str, name: str, value: object) -> str:
     """The flag that sets an option."""
     return f"--{'' if MODES[mode][0] == 'onnx_ci' else 'onnx-'}{name}={value}"
@@ -77,6 +83,7 @@ class Running:
                 stdout=stdout,  # files: a pipe would stay open as long as a process that was left behind
                 stderr=stderr,
                 start_new_session=True,
+                preexec_fn=listen_to_signals,
             )
 
     def wait(self, seconds: float) -> int | None:
