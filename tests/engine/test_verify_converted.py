@@ -213,12 +213,12 @@ def test_the_command_takes_the_same_and_writes_a_report(project):
     model.graph.node[0].input[0] = "z"
     onnx.save(model, project.root / "net.onnx")
     failed = project.command("onnx_ci", "verify", "net.onnx", "--recipe=net")
-    assert (failed.returncode, "name-mismatch at onnx_recipes.py:3" in failed.stdout) == (1, True), (
-        failed.stdout + failed.stderr
-    )
+    assert failed.returncode == 1
+    assert "onnx_recipes.py:3: name-mismatch\n" in failed.stdout
     words = ["--rules=name-mismatch=note", "--report=r.json", "--runtimes=onnxruntime,reference"]
     passed = project.command("onnx_ci", "verify", "net.onnx", "--recipe=net", *words)
-    assert (passed.returncode, "name-mismatch (note): " in passed.stdout) == (0, True), passed.stdout + passed.stderr
+    assert passed.returncode == 0
+    assert "onnx_recipes.py:3: name-mismatch (note)\n" in passed.stdout
     report = json.loads((project.root / "r.json").read_text())
     [cell] = report["cells"]
     assert (cell["status"], {each["runtime"] for each in cell["outputs"]}) == ("passed", {"onnxruntime", "reference"})
