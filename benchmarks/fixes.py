@@ -34,11 +34,15 @@ from faults.lines.test_lines import FAULTS as LINE_FAULTS
 from faults.test_faults import FAULTS as SMALL_FAULTS
 
 import onnx_ci
+from onnx_ci.opsets import default_exporter
 
 COLUMNS = ("failing", "setting", "code", "repaired", "confirmed", "refuted")
 SETS = {
     "lines": [(fault.name, fault.wrong, exporter, opset) for fault in LINE_FAULTS for exporter, opset in fault.cells],
-    "small": [(fault.name, fault.wrong, "torchscript", fault.opset) for fault in SMALL_FAULTS],
+    "small": [
+        (fault.name, fault.wrong, (fault.wrong.exporters or (default_exporter(fault.opset),))[0], fault.opset)
+        for fault in SMALL_FAULTS
+    ],
 }
 """The name of each fault, its recipe, and a cell."""
 
