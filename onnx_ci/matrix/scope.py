@@ -33,8 +33,8 @@ from onnx_ci.results.verdict import Expectation
 T = TypeVar("T")
 DEFAULT_RUNTIMES = ("onnxruntime",)
 _AS_DECLARED = (
-    *("name", "manual", "tags", "opsets", "exporters", "devices", "runtimes", "line", "weights", "takes_weights", "allow"),
-    "timeout",
+    *("name", "manual", "tags", "opsets", "exporters", "devices", "runtimes", "line"),
+    *("weights", "takes_weights", "allow", "timeout"),
 )
 """The fields of a scope that are those of the recipe."""
 

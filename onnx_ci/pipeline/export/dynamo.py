@@ -78,14 +78,13 @@ class DynamoExporter(Handling):
         kinds = {signature.parameters[name].kind: name for name in arguments}
         places = [each.name for each in signature.parameters.values() if each.kind in _BY_POSITION]
         pairs = itertools.zip_longest(arguments, places[: len(arguments)])
-        if variadic := kinds.get(inspect.Parameter.VAR_POSITIONAL):
-            does = f"refuses a forward that takes *{variadic}"
-        elif inspect.Parameter.VAR_KEYWORD in kinds or not (moved := [(name, place) for name, place in pairs if name != place]):
+        moved = next(((name, place) for name, place in pairs if name != place), None)
+        variadic = kinds.get(inspect.Parameter.VAR_POSITIONAL)
+        if moved is None or (inspect.Parameter.VAR_KEYWORD in kinds and not variadic):
             return
-        else:
-            name, place = moved[0]
-            what = f"{name!r} as {place!r}, and writes another file" if place else f"which forward does not take for {name!r}"
-            does = f"passes arguments of kwargs by position, {what}"
+        name, place = moved
+        what = f"{name!r} as {place!r}, and writes another file" if place else f"which forward does not take for {name!r}"
+        does = f"refuses a forward that takes *{variadic}" if variadic else f"passes arguments of kwargs by position, {what}"
         shapes = dict(zip(arguments, model.signature.dynamic_shapes or (), strict=False))
         yield finding(
             "export-warning",

@@ -25,8 +25,6 @@ from onnx_ci.pipeline.trace.trace import FunctionCall, Trace
 
 _FACTORS = (4, 16, 64)
 """How many times as large as the example's other sizes are. Larger values are tried of each model."""
-_NEAR = 1e-3
-"""How far outputs may be apart, as a share of the largest element. A file is compared more strictly."""
 
 
 def probes_of_ways(tracer: Tracer, copies: Copies, prober: Prober, directions: Directions, usual: Trace) -> Iterator[Probe]:
@@ -44,7 +42,7 @@ def probes_of_ways(tracer: Tracer, copies: Copies, prober: Prober, directions: D
             own = _outputs(copies.running(inputs))
             with as_in_export(exporter):
                 in_export = _outputs(with_inputs(copies.fresh(), inputs))
-            is_same = same_shapes(own, in_export) and all(are_near(*each, _NEAR) for each in zip(own, in_export, strict=True))
+            is_same = same_shapes(own, in_export) and all(are_near(*each) for each in zip(own, in_export, strict=True))
             probe = prober.probe(name, inputs, quick=True) if own and in_export and not is_same else None
             if probe is not None and probe.reference.is_comparable:
                 yield probe

@@ -47,8 +47,6 @@ from onnx_ci.results.records import Culprit, Frozen, FrozenKind, SourceLine
 _MOST_RUNS = 200
 _MOST_IN_PAIRS = 10
 """Of how many suspects, the likeliest, pairs are tried."""
-_NEAR = 1e-3
-"""How far two outputs may be apart whose noise is not known, as a share of the largest element."""
 _MOST_NUMBERS = 4
 """How many numbers of a line a message shows."""
 _READ = (Kind.DECISION, Kind.NUMBER, Kind.COUNT)
@@ -279,7 +277,7 @@ class Replay:
         reference = proportional_reference(outputs, self.example.reference)
         if reference is None:  # the noise is not known
             values = zip(self.outputs, outputs, self.outputs_of_file, strict=True)
-            return {name for name, own, of_file in values if own.shape == of_file.shape and are_near(own, of_file, _NEAR)}
+            return {name for name, own, of_file in values if own.shape == of_file.shape and are_near(own, of_file)}
         as_replayed = dataclasses.replace(self.probe, reference=reference, refinements=())
         compared = compare_refined(self.outputs, self.outputs_of_file, as_replayed, self.max_drift)
         return {*self.outputs} - compared.failing_outputs

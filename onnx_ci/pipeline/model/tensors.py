@@ -81,8 +81,8 @@ def differences(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     return torch.where(is_same, 0.0, (a - b).abs()).nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 
-def are_near(tensor: torch.Tensor, other: torch.Tensor, share: float) -> bool:
-    """Whether tensors of the same shape are equal but for rounding: to a share of the largest value."""
+def are_near(tensor: torch.Tensor, other: torch.Tensor, share: float = 1e-3) -> bool:
+    """Whether tensors of the same shape are equal to a share of the largest value. Files are compared more strictly."""
     if not has_noise(tensor):
         return torch.equal(tensor, other)
     return torch.allclose(tensor.double(), other.double(), rtol=0.0, atol=largest_value(tensor) * share, equal_nan=True)
