@@ -58,12 +58,12 @@ def steps() -> list[Step]:
     third = datetime.datetime.now(tz=datetime.UTC).timetuple().tm_yday % 3 + 1
     return [
         Step(name="lint, types and docs", minutes=3, command=_tox("lint,types,docs")),
-        Step(name="tests", minutes=19, command=_tox("tests")),
+        Step(name="tests", minutes=23, command=_tox("tests")),
         # The cells of tests/faults/lines are those of the step "lines of mistakes in Python", which fails where their tests do.
-        Step(name="slow tests: faults", minutes=2, command=_slow("tests/faults", "--ignore=tests/faults/lines")),
+        Step(name="slow tests: faults", minutes=1, command=_slow("tests/faults", "--ignore=tests/faults/lines")),
         Step(name="slow tests: units and engine", minutes=24, command=_slow("tests/unit", "tests/engine")),
-        Step(name="slow tests: cache", minutes=12, command=_slow("tests/e2e/cache")),
-        Step(name="slow tests: chaos", minutes=11, command=_slow("tests/e2e/chaos")),
+        Step(name="slow tests: cache", minutes=8, command=_slow("tests/e2e/cache")),
+        Step(name="slow tests: chaos", minutes=13, command=_slow("tests/e2e/chaos")),
         Step(
             name="slow tests: commands and workflows",
             minutes=27,
@@ -73,7 +73,7 @@ def steps() -> list[Step]:
         Step(name="main job on Python 3.13", minutes=4, command=_tox("recipes-py313")),
         Step(name="main job, lowest versions", minutes=5, command=_tox("lowest")),
         Step(name="faults: what notices them", minutes=10, command=_benchmark("catches", "--check", "README.md")),
-        Step(name="lines of mistakes in Python", minutes=15, command=_benchmark("localisation_lines")),
+        Step(name="lines of mistakes in Python", minutes=8, command=_benchmark("localisation_lines")),
         Step(name="mutations", minutes=15, command=_benchmark("mutation", "--faults", "6")),
         Step(name="false alarms", minutes=15, command=_benchmark("false_alarms", "--opsets", "9,17")),
         Step(name="remedies", minutes=10, command=_benchmark("fixes", "--every", "16")),
