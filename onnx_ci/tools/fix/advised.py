@@ -65,7 +65,17 @@ class _Substitution(ast.NodeTransformer):
     def generic_visit(self, node: ast.AST) -> ast.AST:
         if isinstance(node, ast.expr) and (found := self._bound.get(ast.unparse(node))) is not None:
             return copy.deepcopy(found)
-        return super().generic_visit(node)
+        match super().generic_visit(node):
+            case ast.BinOp(left=ast.Constant(value=int() as low), op=ast.Sub(), right=ast.Constant(value=int() as less)):
+                return ast.Constant(value=low - less)
+            case (
+                ast.BinOp(left=ast.Constant(value=0), op=ast.Add(), right=simple)
+                | ast.BinOp(left=ast.Constant(value=1), op=ast.Mult(), right=simple)
+                | ast.BinOp(left=simple, op=ast.Sub(), right=ast.Constant(value=0))
+            ):
+                return simple
+            case other:
+                return other
 
 
 def _matches(worse: ast.AST, code: ast.AST, bound: _Bound, modules: Collection[str]) -> bool:

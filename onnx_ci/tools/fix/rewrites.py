@@ -597,17 +597,9 @@ class _Rows:
 def _is_stack_of(node: ast.AST, name: str, axis: int) -> bool:
     """Whether a node is ``torch.stack(name, axis)``."""
     match node:
-        case ast.Call(func=ast.Attribute(attr="stack"), args=[ast.Name(id=other)], keywords=[]):
-            return other == name and axis == 0
-        case (
-            ast.Call(func=ast.Attribute(attr="stack"), args=[ast.Name(id=other), ast.Constant(value=at)], keywords=[])
-            | ast.Call(
-                func=ast.Attribute(attr="stack"),
-                args=[ast.Name(id=other)],
-                keywords=[ast.keyword(arg="dim", value=ast.Constant(value=at))],
-            )
-        ):
-            return other == name and at == axis
+        case ast.Call(func=ast.Attribute(attr="stack"), args=[ast.Name(id=other), *rest], keywords=keywords):
+            given = [ast.unparse(each) for each in (*rest, *(key.value for key in keywords))]
+            return other == name and (given or ["0"]) == [str(axis)]
     return False
 
 

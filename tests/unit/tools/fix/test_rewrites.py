@@ -60,6 +60,9 @@ def test_a_number_that_is_a_size_is_replaced_where_it_stands():
         ("Write x.g(-1) in place of torch.f(x, x.shape[-1]).", "y = F.f(z + 1, (z + 1).shape[2])", "y = (z + 1).g(2)"),
         ("Write torch.g(a, b) in place of a // b. Or do more.", "y = x // (y + 1)", "y = torch.g(x, y + 1)"),
         ("Divide, and write (x + y).g() in place of x.f(y), or use dynamo.", "y = x.f(x.f(y))", "y = (x + x.f(y)).g()"),
+        ("Write a + (b - a) * torch.g(n) in place of torch.f(a, b, n).", "y = torch.f(0, 1, k)", "y = torch.g(k)"),
+        ("Write a + (b - a) * torch.g(n) in place of torch.f(a, b, n).", "y = torch.f(2, 5, k)", "y = 2 + 3 * torch.g(k)"),
+        ("Write a + (b - a) * torch.g(n) in place of torch.f(a, b, n).", "y = torch.f(0, z, k)", "y = z * torch.g(k)"),
     ],
 )  # fmt: skip
 def test_what_a_remedy_says_is_written_with_the_names_of_the_line(remedy, line, better):
