@@ -100,7 +100,12 @@ def two_cells(task: Any) -> dict[str, Any]:
             taken = time.process_time() - start
             stages = {**evidence.timings, EXPORT: inside, AROUND: evidence.timings.get(EXPORT, 0.0) - inside}
             figures.append({**stages, REST: taken - sum(stages.values())})
-    return {"cells": figures, "broken": sorted(broken_rules(evidence.findings)), "is_exported": evidence.facts is not None}
+    messages = [each.message for each in evidence.findings if each.severity == "error"]
+    return {
+        "cells": figures,
+        "broken": sorted(broken_rules(evidence.findings)),
+        "why_not": None if evidence.facts is not None else next(iter(messages), evidence.reason or "for no known reason"),
+    }
 
 
 def export_alone(task: Any) -> dict[str, Any]:
@@ -226,23 +231,28 @@ def main() -> None:
         return
     print(f"processor seconds at opset {options.opset}, median of {options.repeat}; ratios are to the export of the same cell")
     print(f"{'recipe':24}" + "".join(f"{title:>9}" for title in ("export", "first", "later", "ratio", "later")))
-    first, later, ratios = {}, {}, {}
+    first, later, ratios, not_exported = {}, {}, {}, []
     for name in names:
         runs = [in_a_fork(lambda task=known[name]: two_cells(task)) for _ in range(options.repeat)]  # type: ignore[misc]
-        if not all(run["is_exported"] for run in runs):
-            print(f"{name:24} is not exported")
+        if why := next((run["why_not"] for run in runs if run["why_not"]), None):
+            print(f"{name:24} is not exported: {why}", flush=True)
+            not_exported.append(name)
             continue
         first[name], later[name] = (middle([run["cells"][at] for run in runs]) for at in (0, 1))
         one, other = sum(first[name].values()), sum(later[name].values())
         ratios[name] = one / first[name][EXPORT], other / later[name][EXPORT]
         numbers = "".join(f"{each:9.2f}" for each in (first[name][EXPORT], one, other, *ratios[name]))
         print(f"{name:24}{numbers}  {', '.join(runs[0]['broken'])}", flush=True)
+    if not ratios:
+        sys.exit("nothing was exported; what the corpus needs is installed by pip install --group corpus")
     for title, cells, at in (("first", first, 0), ("later", later, 1)):
         worst = max(ratios, key=lambda name: ratios[name][at])
         middle_ratio = median([each[at] for each in ratios.values()])
         summary = f"{title} cells: {middle_ratio:.2f} x their export in the median, {ratios[worst][at]:.2f} at worst ({worst})"
         sums = {stage: sum(cell.get(stage, 0.0) for cell in cells.values()) for cell in cells.values() for stage in cell}
         show(f"{summary}; seconds of all by stage, and as a ratio", sums)
+    if not_exported and options.recipes is None:
+        sys.exit(f"\nnot exported: {', '.join(not_exported)}")
 
 
 if __name__ == "__main__":
