@@ -1,11 +1,12 @@
 """Runs everything that the project claims, one step after another, and says what ran, how long it took, and what did not.
 
-    tox run -e evening -- [--hours=4] [--shard=1/3] [--only=GLOB,...] [--list]
+    tox run -e evening -- [--hours=4] [--shard=1/3] [--only=GLOB,...] [--full] [--list]
 
 The results of a commit are kept in ``build/evening``. So if no file has changed, a run that was interrupted, or that had no
-time left, goes on where it ended; steps that failed run again. The corpus runs by thirds, another one each day. The library
-runs at three opsets, in the slow tests; ``.github/workflows/tables.yml`` checks the whole table of it. The exit code is 1 if a
-step failed, and 3 if none failed but some did not run.
+time left, goes on where it ended; steps that failed run again. The corpus runs by thirds, another one at each commit. With
+``--full``, mutations, false alarms and first cells are measured in full, an hour longer. The library runs at three opsets, in
+the slow tests; ``.github/workflows/tables.yml`` checks the whole table of it. The exit code is 1 if a step failed, and 3 if
+none failed but some did not run.
 """
 
 from __future__ import annotations
@@ -53,9 +54,19 @@ def _benchmark(name: str, *words: str) -> tuple[str, ...]:
     return (sys.executable, f"benchmarks/{name}.py", *words)
 
 
-def steps() -> list[Step]:
-    """All steps, those first that fail most often."""
-    third = datetime.datetime.now(tz=datetime.UTC).timetuple().tm_yday % 3 + 1
+def steps(*, full: bool) -> list[Step]:
+    """All steps, those first that fail most often; benchmarks in their short forms, or in full."""
+    short = [
+        Step(name="mutations", minutes=11, command=_benchmark("mutation", "--faults", "6")),
+        Step(name="false alarms", minutes=12, command=_benchmark("false_alarms", "--opsets", "9,17")),
+        Step(name="cost of a first cell", minutes=3, command=_benchmark("corpus_cost", "--repeat", "1")),
+    ]
+    whole = [
+        Step(name="mutations, in full", minutes=35, command=_benchmark("mutation", "--faults", "20")),
+        Step(name="false alarms, in full", minutes=30, command=_benchmark("false_alarms")),
+        Step(name="cost of a first cell, in full", minutes=8, command=_benchmark("corpus_cost")),
+    ]
+    third = int(_git("rev-list", "--count", "HEAD")) % 3 + 1
     return [
         Step(name="lint, types and docs", minutes=3, command=_tox("lint,types,docs")),
         Step(name="tests", minutes=23, command=_tox("tests")),
@@ -72,15 +83,13 @@ def steps() -> list[Step]:
         Step(name="main job on Python 3.12", minutes=4, command=_tox("recipes-py312")),
         Step(name="main job on Python 3.13", minutes=4, command=_tox("recipes-py313")),
         Step(name="main job, lowest versions", minutes=5, command=_tox("lowest")),
-        Step(name="faults: what notices them", minutes=10, command=_benchmark("catches", "--check", "README.md")),
+        Step(name="faults: what notices them", minutes=6, command=_benchmark("catches", "--check", "README.md")),
         Step(name="lines of mistakes in Python", minutes=8, command=_benchmark("localisation_lines")),
-        Step(name="mutations", minutes=15, command=_benchmark("mutation", "--faults", "6")),
-        Step(name="false alarms", minutes=15, command=_benchmark("false_alarms", "--opsets", "9,17")),
-        Step(name="remedies", minutes=10, command=_benchmark("fixes", "--every", "16")),
-        Step(name="cost of a first cell", minutes=10, command=_benchmark("corpus_cost", "--repeat", "1")),
+        *(whole if full else short),
+        Step(name="remedies", minutes=7, command=_benchmark("fixes", "--every", "16")),
         Step(
             name="cost of large examples",
-            minutes=10,
+            minutes=4,
             command=_benchmark("corpus_cost", "--file", "large_examples.py", "--repeat", "1"),
         ),
         Step(name="cost beside a plain script", minutes=5, command=_benchmark("gate", "--repeat", "1")),
@@ -90,14 +99,11 @@ def steps() -> list[Step]:
 
 def commit() -> str:
     """The commit that is checked out, with a mark if files have changed since."""
-    said = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return said.stdout.strip()
+    return _git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,11 +162,13 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=4.0, help="begin no step that would end later than this")
     parser.add_argument("--shard", default="1/1", help="only every Mth step from the Nth on: 2/3")
     parser.add_argument("--only", default="*", help="only the steps whose names match one of these globs")
+    parser.add_argument("--full", action="store_true", help="mutations, false alarms and first cells in full, an hour longer")
     parser.add_argument("--list", action="store_true", help="run nothing")
     options = parser.parse_args()
     number, shards = map(int, options.shard.split("/"))
     globs = options.only.split(",")
-    chosen = [step for step in steps()[number - 1 :: shards] if any(fnmatch.fnmatch(step.name, glob) for glob in globs)]
+    shard = steps(full=options.full)[number - 1 :: shards]
+    chosen = [step for step in shard if any(fnmatch.fnmatch(step.name, glob) for glob in globs)]
     if not chosen:
         sys.exit(f"no step matches --only={options.only} --shard={options.shard}")
     # A shell makes its background jobs ignore Ctrl-C, and children inherit that; the tests of interrupted runs need it.
