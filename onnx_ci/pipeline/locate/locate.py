@@ -442,7 +442,8 @@ def _taken_for_one(signature: CallSignature, probes: Probes, failing: Collection
 def _remedy(finding: Finding, exporter: str, model: RecipeModel) -> str:
     """The remedy that fits the first culprit of a finding about an exporter's file, or that of its rule."""
     first = next((each for each in finding.culprits if each.frozen is not None), None)
-    some_sizes = REMEDIES["some-sizes"] if finding.rule == "baked-shape" and not model.recipe.dynamic_sizes else ""
+    is_limited = any(not isinstance(each, tuple) for each in model.recipe.dynamic_sizes.values())
+    some_sizes = REMEDIES["some-sizes"] if finding.rule == "baked-shape" and not is_limited else ""
     if first is not None and first.frozen is not None:
         line = first.source.text if first.source is not None else ""
         if entry := entry_for("frozen", " ".join(first.operators), line):

@@ -175,6 +175,17 @@ def test_sides_of_different_shapes_are_not_for_where():
     assert all("Do without the branch" in each.remedy for each in of_shape)
 
 
+def test_what_limits_the_sizes_is_a_remedy_that_lists_do_not_end():
+    declared = {**SIZES, "dynamic_axes": {"x": {0: "rows", 1: "steps"}, "y": {0: "rows", 1: "pairs"}}}
+
+    def found(**sizes):
+        return errors(onnx_ci.recipe(lambda: (PadsOdd(), (torch.randn(2, 4),)), name="net", **declared, **sizes))
+
+    for sizes in ({}, {"dynamic_sizes": {"steps": (6, 8)}}):
+        assert any("If only some sizes are meant, declare" in each.remedy for each in found(**sizes))
+    assert found(dynamic_sizes={"steps": onnx_ci.multiple_of(2)}) == found(dynamic_sizes={"steps": range(2, 99, 2)}) == []
+
+
 class Keeps(nn.Module):
     def __init__(self):
         super().__init__()
