@@ -15,6 +15,7 @@ from onnx_ci.pipeline.export.exporter import ExportRequest
 from onnx_ci.pipeline.export.handling import Handling, call_torch
 from onnx_ci.pipeline.export.repeated_work import done_once, read_torchlib
 from onnx_ci.pipeline.inputs.branches import UntakenBranch
+from onnx_ci.pipeline.model.adapter import adapt
 from onnx_ci.pipeline.model.call import bound_arguments
 from onnx_ci.pipeline.model.containers import Container
 from onnx_ci.pipeline.model.module import signature_of
@@ -70,9 +71,11 @@ class DynamoExporter(Handling):
         """A warning if torch.onnx.export, called as declared, refuses the call or passes arguments to other parameters.
 
         To convert ``dynamic_axes``, torch 2.13 passes all by position, also after one that is left out, and ``*args`` as one.
+        The ``*args`` of ``onnx_ci.adapt`` are nobody's to declare.
         """
         signature = signature_of(model.pristine.model)
-        if signature is None or not model.recipe.dynamic_axes:
+        is_adapted = type(model.pristine.model).__module__ == adapt.__module__
+        if signature is None or is_adapted or not model.recipe.dynamic_axes:
             return
         arguments = bound_arguments(model.pristine)
         kinds = {signature.parameters[name].kind: name for name in arguments}

@@ -263,6 +263,18 @@ def test_variadic_arguments_whose_dynamic_axes_torch_refuses_are_told_with_the_d
     assert warnings_of(dynamic_shapes=shapes if others else {"x": {0: "rows"}}) == []
 
 
+def test_variadic_arguments_of_adapt_are_not_told():
+    names = ["x", "first", "second"]
+    recipe = onnx_ci.recipe(
+        lambda: (onnx_ci.adapt(Columns()), tuple(torch.randn(3, 4) for _ in names)),
+        name="net",
+        input_names=names,
+        output_names=["y"],
+        dynamic_axes={name: {0: "rows"} for name in [*names, "y"]},
+    )
+    assert "export-warning" not in {each.rule for each in run_one(recipe, exporters="dynamo", opsets="18").findings}
+
+
 class Recurrent(torch.nn.Module):
     """Torch's export unrolls the layer, or keeps it, as what the process has run before decides."""
 
