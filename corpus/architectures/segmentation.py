@@ -22,13 +22,8 @@ MODELS = {
 SEEN = "torch 2.13.0, segmentation_models_pytorch 0.6.0"
 NO_SIZE = onnx_ci.unsupported(_known.NO_ADAPTIVE_POOLING, seen=SEEN)
 BINS = "the bins of an adaptive average pooling are computed for the size of the example"
-ONE_SIZE = onnx_ci.known_failure("baked-shape", BINS, seen=SEEN)
-KNOWN = {
-    "pspnet": {"expect": {"torchscript": NO_SIZE, "dynamo": ONE_SIZE}},
-    "upernet": {
-        "expect": {"torchscript": NO_SIZE, "dynamo": [ONE_SIZE, onnx_ci.known_failure("baked-value", BINS, seen=SEEN)]}
-    },
-}
+ONE_SIZE = [onnx_ci.known_failure(rule, BINS, seen=SEEN) for rule in ("baked-shape", "baked-value")]
+KNOWN = {case: {"expect": {"torchscript": NO_SIZE, "dynamo": ONE_SIZE}} for case in ("pspnet", "upernet")}
 """What is known to fail, by case."""
 
 
