@@ -233,14 +233,17 @@ def _opsets(keyword: str, value: object) -> tuple[int, ...]:
         raise RecipeError(f"{keyword}: {error}") from None
 
 
-def _dynamic_axes(_: str, value: Mapping[str, Mapping[int, str] | Sequence[int]]) -> dict[str, dict[int, str]]:
-    """Either of torch's forms as the one with names. Unnamed axes get the names that the TorchScript exporter gives them."""
-    if not isinstance(value, Mapping):
-        raise RecipeError(f'dynamic_axes must map names to axes, such as {{"input": {{0: "batch"}}}}, not {value!r}')
-    return {tensor: _axes_of(tensor, axes) for tensor, axes in value.items()}
+def _mapped(what: str, parse: Callable[[Any, Any], Any], key: Callable[[Any], Any] = lambda key: key) -> Parser[Any]:
+    def parsed(keyword: str, value: object) -> dict[Any, Any]:
+        if not isinstance(value, Mapping):
+            raise RecipeError(f"{keyword} must map {what}, not {value!r}")
+        return {key(each): parse(each, of_it) for each, of_it in value.items()}
+
+    return parsed
 
 
 def _axes_of(tensor: str, value: Mapping[int, str] | Sequence[int]) -> dict[int, str]:
+    """Either of torch's forms as the one with names. Unnamed axes get the names that the TorchScript exporter gives them."""
     if isinstance(value, Mapping):
         axes = dict(value)
     elif isinstance(value, Sequence) and not isinstance(value, str):
@@ -307,7 +310,7 @@ def _first_word(text: str, words: Collection[str]) -> tuple[str | None, str]:
     return (first, rest.strip()) if first in words else (None, text.strip())
 
 
-def _expectations(value: object) -> tuple[Expectation, ...]:
+def _expectations(_: str, value: object) -> tuple[Expectation, ...]:
     failures = (value,) if isinstance(value, Expectation) else tuple(value) if isinstance(value, Sequence) else ()
     if not failures or not all(isinstance(failure, Expectation) for failure in failures):
         raise RecipeError(f"expect takes onnx_ci.unsupported(reason) or onnx_ci.known_failure(rule, reason), not {value!r}")
@@ -337,7 +340,9 @@ class RecipeFields:
     name: str = keyword(_unchanged, default="")
     input_names: tuple[str, ...] = keyword(_names, default=())
     output_names: tuple[str, ...] = keyword(_names, default=())
-    dynamic_axes: Mapping[str, Mapping[int, str]] = keyword(_dynamic_axes, default={})
+    dynamic_axes: Mapping[str, Mapping[int, str]] = keyword(
+        _mapped('names to axes, such as {"input": {0: "batch"}}', _axes_of), default={}
+    )
     dynamic_shapes: Any = keyword(lambda _, shapes: shapes or None, default=None)
     opsets: tuple[int, ...] | None = keyword(_opsets, default=None)
     exporters: tuple[str, ...] | None = keyword(_plugins(EXPORTERS), default=None, name="exporter")
@@ -355,7 +360,7 @@ class RecipeFields:
     tf32: bool = keyword(_unchanged, default=False)
     all_on_device: bool = keyword(_unchanged, default=False)
     dynamic_sizes: Mapping[str, DeclaredSizes] = keyword(
-        lambda _, value: {axis: sizes_of(axis, sizes) for axis, sizes in value.items()}, default={}
+        _mapped('axes to sizes, such as {"height": (40, 56)}', sizes_of), default={}
     )
     feedback: Mapping[str, str] = keyword(_feedback, default={})
     steps: int | None = keyword(_STEPS, default=None)
@@ -370,7 +375,7 @@ class RecipeFields:
     static: bool | None = keyword(_SWITCH, default=None)
     external_data: bool | None = keyword(_SWITCH, default=None)
     expect: Mapping[CellPattern, tuple[Expectation, ...]] = keyword(
-        lambda _, value: {_where(key): _expectations(failures) for key, failures in value.items()}, default={}, adds_up=True
+        _mapped('keys such as "9-10" and "dynamo" to known failures', _expectations, _where), default={}, adds_up=True
     )
     tags: tuple[str, ...] = keyword(_names, default=(), adds_up=True)
     manual: str = keyword(_REASON, default="")

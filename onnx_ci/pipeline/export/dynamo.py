@@ -74,8 +74,7 @@ class DynamoExporter(Handling):
         The ``*args`` of ``onnx_ci.adapt`` are nobody's to declare.
         """
         signature = signature_of(model.pristine.model)
-        is_adapted = type(model.pristine.model).__module__ == adapt.__module__
-        if signature is None or is_adapted or not model.recipe.dynamic_axes:
+        if signature is None or type(model.pristine.model).__module__ == adapt.__module__ or not model.recipe.dynamic_axes:
             return
         arguments = bound_arguments(model.pristine)
         kinds = {signature.parameters[name].kind: name for name in arguments}

@@ -140,6 +140,11 @@ REST = "range(32, 129, 32) or onnx_ci.multiple_of(8), not"
             for wrong in (-1, (8, 0), "8", 8.0, True, range(9), range(5, 5))
         ),
         (
+            {"expect": onnx_ci.unsupported("why")},
+            'expect must map keys such as "9-10" and "dynamo" to known failures, not Expectation',
+        ),
+        ({"dynamic_sizes": (4, 8)}, 'dynamic_sizes must map axes to sizes, such as {"height": (40, 56)}, not (4, 8)'),
+        (
             {"expect": {"13": "text"}},
             "expect takes onnx_ci.unsupported(reason) or onnx_ci.known_failure(rule, reason), not 'text'",
         ),
