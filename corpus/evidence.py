@@ -209,6 +209,9 @@ def other_sizes(recipe: Any, example: Mapping[str, int]) -> Iterator[dict[str, i
     larger = {}
     for axis, size in example.items():
         usual, declared = (size + 1, 2 * size, 2 * size + 3), recipe.dynamic_sizes.get(axis)
+        if number := getattr(declared, "number", None):  # multiples of it
+            declared = range(number, 4 * size + number, number)
+            usual = (size + number, 2 * size, 2 * size + number)
         larger[axis] = [each for each in usual if each in declared] if isinstance(declared, range) else declared or usual
         larger[axis] = sorted(larger[axis]) or [size]
     larger.pop("total", None)
@@ -370,13 +373,16 @@ def main() -> None:
     """Look for evidence of each failure in a report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("report", type=Path, nargs="?", help="written by onnx-ci run --report")
-    parser.add_argument("--write", type=Path, help="a JSON file for table.py: the evidence by the cell's id, and the versions")
+    parser.add_argument("--write", type=Path, help="a JSON file: for table.py, or the evidence of one cell")
     parser.add_argument("--cell", nargs=4, metavar=("FILE", "RECIPE", "EXPORTER", "OPSET"), help="one cell, in this process")
     options = parser.parse_args()
     if options.cell:
         warnings.simplefilter("ignore")
         source, name, exporter, opset = options.cell
-        print("\n" + json.dumps(evidence_of(source, name, exporter, int(opset))))
+        evidence = evidence_of(source, name, exporter, int(opset))
+        print(evidence)
+        if options.write:
+            options.write.write_text(json.dumps(evidence), encoding="utf-8")
         return
     if options.report is None:
         parser.error("give the report of a run, or --cell")
@@ -397,17 +403,19 @@ def main() -> None:
 def in_a_process(cell: Mapping[str, Any]) -> str | None:
     """:func:`evidence_of` a cell, even if its export or its file ends the process."""
     where = [cell["source"], cell["recipe"], cell["exporter"], str(cell["opset"])]
-    command = [sys.executable, __file__, "--cell", *where]
-    try:
-        done = subprocess.run(command, cwd=CORPUS, capture_output=True, text=True, timeout=SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        return f"`torch.onnx.export` does not end within {SECONDS} s"
-    if -done.returncode in CRASHES:
-        return f"the process ends with {signal.Signals(-done.returncode).name}"
-    if done.returncode:
-        raise SystemExit(f"{' '.join(where)}: {done.stderr}")
-    evidence: str | None = json.loads(done.stdout.splitlines()[-1])
-    return evidence
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder, "evidence.json")  # what exporters print can come last
+        command = [sys.executable, __file__, "--cell", *where, "--write", str(found)]
+        try:
+            done = subprocess.run(command, cwd=CORPUS, capture_output=True, text=True, timeout=SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            return f"`torch.onnx.export` does not end within {SECONDS} s"
+        if -done.returncode in CRASHES:
+            return f"the process ends with {signal.Signals(-done.returncode).name}"
+        if done.returncode:
+            raise SystemExit(f"{' '.join(where)}: {done.stderr}")
+        evidence: str | None = json.loads(found.read_text(encoding="utf-8"))
+        return evidence
 
 
 if __name__ == "__main__":

@@ -417,7 +417,7 @@ CODECS = {
 def codec_encoder(case):
     model = build("AutoModel", case, CODECS[case])
     for name, buffer in model.named_buffers():
-        if name.endswith(".embed_sum"):  # of an untrained Mimi, all codes are zero, and so is every output
+        if name.endswith((".embed_sum", ".embed")):  # of an untrained Mimi or EnCodec, every code is zero
             torch.nn.init.normal_(buffer)
 
     class Encode(torch.nn.Module):
