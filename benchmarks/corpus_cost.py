@@ -230,7 +230,8 @@ def main() -> None:
             wall(known, names, settings, options.repeat)
         return
     print(f"processor seconds at opset {options.opset}, median of {options.repeat}; ratios are to the export of the same cell")
-    print(f"{'recipe':24}" + "".join(f"{title:>9}" for title in ("export", "first", "later", "ratio", "later")))
+    titles = "".join(f"{title:>9}" for title in ("export", "first", "later", "ratio", "later"))
+    print(f"{'recipe':24}{titles}", flush=True)  # what is buffered would be printed by each fork, too
     first, later, ratios, not_exported = {}, {}, {}, []
     for name in names:
         runs = [in_a_fork(lambda task=known[name]: two_cells(task)) for _ in range(options.repeat)]  # type: ignore[misc]
