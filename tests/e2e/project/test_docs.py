@@ -118,7 +118,7 @@ def test_few_blocks_are_not_run():
         ("deployed-runtimes.md", "it needs a file"),
         ("exporters.md", "a test of the exporter runs this model"),
         ("exporters.md", "a test of the exporter runs these models"),
-        ("failures.md", "it takes half an hour"),
+        ("failures.md", "it takes several minutes"),
         ("failures.md", "a test of the command changes such a model"),
         ("get-started.md", "it installs packages"),
         ("get-started.md", "it installs packages"),
