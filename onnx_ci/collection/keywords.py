@@ -317,6 +317,11 @@ def _expectations(_: str, value: object) -> tuple[Expectation, ...]:
     return failures
 
 
+_AXES = _mapped('names to axes, such as {"input": {0: "batch"}}', _axes_of)
+_SIZES = _mapped('axes to sizes, such as {"height": (40, 56)}', sizes_of)
+_EXPECT = _mapped('keys such as "9-10" and "dynamo" to known failures', _expectations, _where)
+
+
 # --- the table ----------------------------------------------------------------------------------------------------------
 
 
@@ -340,9 +345,7 @@ class RecipeFields:
     name: str = keyword(_unchanged, default="")
     input_names: tuple[str, ...] = keyword(_names, default=())
     output_names: tuple[str, ...] = keyword(_names, default=())
-    dynamic_axes: Mapping[str, Mapping[int, str]] = keyword(
-        _mapped('names to axes, such as {"input": {0: "batch"}}', _axes_of), default={}
-    )
+    dynamic_axes: Mapping[str, Mapping[int, str]] = keyword(_AXES, default={})
     dynamic_shapes: Any = keyword(lambda _, shapes: shapes or None, default=None)
     opsets: tuple[int, ...] | None = keyword(_opsets, default=None)
     exporters: tuple[str, ...] | None = keyword(_plugins(EXPORTERS), default=None, name="exporter")
@@ -359,9 +362,7 @@ class RecipeFields:
     weights: Literal["seeded", "trained"] | None = keyword(_WEIGHTS, default=None)
     tf32: bool = keyword(_unchanged, default=False)
     all_on_device: bool = keyword(_unchanged, default=False)
-    dynamic_sizes: Mapping[str, DeclaredSizes] = keyword(
-        _mapped('axes to sizes, such as {"height": (40, 56)}', sizes_of), default={}
-    )
+    dynamic_sizes: Mapping[str, DeclaredSizes] = keyword(_SIZES, default={})
     feedback: Mapping[str, str] = keyword(_feedback, default={})
     steps: int | None = keyword(_STEPS, default=None)
     step_inputs: StepInputs | None = keyword(_STEP_INPUTS, default=None)
@@ -374,9 +375,7 @@ class RecipeFields:
     max_ir_version: int | None = keyword(_IR_VERSION, default=None)
     static: bool | None = keyword(_SWITCH, default=None)
     external_data: bool | None = keyword(_SWITCH, default=None)
-    expect: Mapping[CellPattern, tuple[Expectation, ...]] = keyword(
-        _mapped('keys such as "9-10" and "dynamo" to known failures', _expectations, _where), default={}, adds_up=True
-    )
+    expect: Mapping[CellPattern, tuple[Expectation, ...]] = keyword(_EXPECT, default={}, adds_up=True)
     tags: tuple[str, ...] = keyword(_names, default=(), adds_up=True)
     manual: str = keyword(_REASON, default="")
     allow: tuple[str, ...] = keyword(_allowed, default=(), adds_up=True)

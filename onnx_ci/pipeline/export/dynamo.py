@@ -71,7 +71,7 @@ class DynamoExporter(Handling):
         """A warning if torch.onnx.export, called as declared, refuses the call or passes arguments to other parameters.
 
         To convert ``dynamic_axes``, torch 2.13 passes all by position, also after one that is left out, and ``*args`` as one.
-        The ``*args`` of ``onnx_ci.adapt`` are nobody's to declare.
+        The wrapper that ``onnx_ci.adapt`` returns has ``*args``, too, but no user can change its signature.
         """
         signature = signature_of(model.pristine.model)
         if signature is None or type(model.pristine.model).__module__ == adapt.__module__ or not model.recipe.dynamic_axes:
