@@ -63,7 +63,7 @@ class _Commands(click.Group):
 _FIRST_STEPS = """\
 onnx-ci verifies that PyTorch models export to ONNX and compute the same numbers.
 
-  onnx-ci init               write a first recipe and a workflow into this project
+  onnx-ci init               write a first recipe and workflows into this project
   onnx-ci run                export, check and compare every recipe
   onnx-ci why CELL           show where the failure of a cell begins
   onnx-ci fix CELL           try remedies for a failing cell
