@@ -43,7 +43,7 @@ from onnx_ci.engine.one_process import Engine
 from onnx_ci.engine.weights import first_weights
 from onnx_ci.matrix.plan import task_of
 from onnx_ci.opsets import default_exporter
-from onnx_ci.pipeline.export.export import Artifact, Export
+from onnx_ci.pipeline.export.export import Artifact, Written
 from onnx_ci.pipeline.inputs.probes import Probes
 from onnx_ci.pipeline.prepare.prepare import prepare
 from onnx_ci.results.records import Cell, Status
@@ -492,14 +492,14 @@ class Planter:
         self.clean: onnx.ModelProto | None = None
         self.faulty: onnx.ModelProto | None = None
 
-    def __call__(self, model: Any, untaken_branches: Any, cell: Cell, path: Path) -> Export:
+    def __call__(self, model: Any, untaken_branches: Any, cell: Cell, path: Path) -> Written:
         """Has the signature of ``onnx_ci.pipeline.export.export.export``."""
         if self.faulty is None:
             exported = self._export(model, untaken_branches, cell, path)
             self.model, self.clean = model, onnx.load(path)
             return exported
         path.write_bytes(self.faulty.SerializeToString())
-        return Export(artifact=Artifact(path=path), findings=(), log="")
+        return Written(artifact=Artifact(path=path), findings=(), log="")
 
 
 def _session(model: onnx.ModelProto, *, optimized: bool) -> onnxruntime.InferenceSession:

@@ -43,10 +43,9 @@ from onnx_ci.environment.versions import version_of
 from onnx_ci.matrix.drift_limit import DriftLimit
 from onnx_ci.matrix.plan import CellTask, task_of
 from onnx_ci.opsets import default_exporter
-from onnx_ci.pipeline.export.export import Artifact, Export
+from onnx_ci.pipeline.export.export import Artifact, Written
 from onnx_ci.pipeline.inputs.random_values import random_like
 from onnx_ci.pipeline.model.tensors import as_array
-from onnx_ci.pipeline.post_export.apply import Applied
 from onnx_ci.pipeline.post_export.shipped_reference import ShippedReference
 from onnx_ci.pipeline.prepare.prepare import prepare
 from onnx_ci.results.records import Cell, Status
@@ -120,16 +119,16 @@ class Cache:
         self.made: onnx.ModelProto | None = None
         self.faulty: onnx.ModelProto | None = None
 
-    def export(self, model: Any, untaken_branches: Any, cell: Cell, path: Path) -> Export:
+    def export(self, model: Any, untaken_branches: Any, cell: Cell, path: Path) -> Written:
         """Has the signature of ``onnx_ci.pipeline.export.export.export``."""
         if self._exported is None:
             exported = self._export(model, untaken_branches, cell, path)
             self._exported = path.read_bytes()
             return exported
         path.write_bytes(self._exported)
-        return Export(artifact=Artifact(path=path), findings=(), log="")
+        return Written(artifact=Artifact(path=path), findings=(), log="")
 
-    def apply(self, graph_pass: Any, before: Artifact, folder: Path, feeds: Any) -> Applied:
+    def apply(self, graph_pass: Any, before: Artifact, folder: Path, feeds: Any) -> Written:
         """Has the signature of ``onnx_ci.pipeline.post_export.apply.apply_pass``."""
         if self.faulty is None:
             applied = self._apply(graph_pass, before, folder, feeds)
@@ -138,7 +137,7 @@ class Cache:
         folder.mkdir()
         path = folder / before.path.name
         path.write_bytes(self.faulty.SerializeToString())
-        return Applied(artifact=Artifact(path=path), findings=(), log="")
+        return Written(artifact=Artifact(path=path), findings=(), log="")
 
 
 def _named(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -47,8 +47,8 @@ class Artifact:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Export:
-    """The result of one call of an exporter."""
+class Written:
+    """What one call of an exporter or of a pass has written, or why it has written no file."""
 
     artifact: Artifact | None
     findings: tuple[Finding, ...]
@@ -60,7 +60,7 @@ def file_name(cell: Cell) -> str:
     return f"{cell.label.replace(':', '_')}.onnx"
 
 
-def export(model: RecipeModel, untaken_branches: Sequence[UntakenBranch], cell: Cell, path: Path) -> Export:
+def export(model: RecipeModel, untaken_branches: Sequence[UntakenBranch], cell: Cell, path: Path) -> Written:
     """Export a fresh copy of the model to ``path`` at the cell's opset, with the cell's exporter.
 
     What the exporter raises, prints or warns about is in the returned value. Only out-of-memory errors of a GPU are raised.
@@ -91,9 +91,9 @@ def export(model: RecipeModel, untaken_branches: Sequence[UntakenBranch], cell: 
         obstacle = finding("impure-model", "the export changed the weights")  # those that the file should have are lost
     if obstacle is not None:
         remove(path)
-        return Export(artifact=None, findings=(obstacle,), log=caught.text)
+        return Written(artifact=None, findings=(obstacle,), log=caught.text)
     remarks = _remarks(call.model, caught.notices, model, untaken_branches, cell)
-    return Export(artifact=Artifact(path=path), findings=tuple(remarks), log=caught.text)
+    return Written(artifact=Artifact(path=path), findings=tuple(remarks), log=caught.text)
 
 
 def _request(call: Call, model: RecipeModel, cell: Cell) -> ExportRequest:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import traceback
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
@@ -13,7 +12,7 @@ import onnx
 from onnx_ci.collection.post_export import GraphPass
 from onnx_ci.errors import describe_exception, disk_error
 from onnx_ci.onnx_model.files import NotAModelError, copy, write_returned
-from onnx_ci.pipeline.export.export import Artifact
+from onnx_ci.pipeline.export.export import Artifact, Written
 from onnx_ci.pipeline.model.devices import ran_out_of_memory
 from onnx_ci.pipeline.post_export.passes import CannotApplyError, Feeds
 from onnx_ci.processes.capture import captured
@@ -21,16 +20,7 @@ from onnx_ci.results.records import Finding
 from onnx_ci.results.rules import REMEDIES, finding
 
 
-@dataclass(frozen=True, kw_only=True)
-class Applied:
-    """The result of one pass."""
-
-    artifact: Artifact | None
-    findings: tuple[Finding, ...]
-    log: str
-
-
-def apply_pass(graph_pass: GraphPass, before: Artifact, folder: Path, feeds: Feeds) -> Applied:
+def apply_pass(graph_pass: GraphPass, before: Artifact, folder: Path, feeds: Feeds) -> Written:
     """Apply ``graph_pass`` to the file ``before``, which is not changed, and write its own to the new ``folder``.
 
     Only out-of-memory errors are raised.
@@ -50,8 +40,8 @@ def apply_pass(graph_pass: GraphPass, before: Artifact, folder: Path, feeds: Fee
     if failure is None and not path.is_file():
         failure = NotAModelError("returned without writing a file")
     if failure is None:
-        return Applied(artifact=Artifact(path=path), findings=(), log=caught.text)
-    return Applied(artifact=None, findings=(_finding_of(failure, graph_pass, (before.path, path)),), log=caught.text)
+        return Written(artifact=Artifact(path=path), findings=(), log=caught.text)
+    return Written(artifact=None, findings=(_finding_of(failure, graph_pass, (before.path, path)),), log=caught.text)
 
 
 def _finding_of(error: BaseException, graph_pass: GraphPass, paths: tuple[Path, ...]) -> Finding:
