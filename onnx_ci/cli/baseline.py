@@ -171,8 +171,8 @@ def _obsolete(settings: Settings, baselines: dict[str, Baseline]) -> dict[str, l
     if narrowing:
         raise ConfigurationError(f"{narrowing[0]} excludes cells, but prune needs to know all of them")
     with find_recipes(settings, ()) as recipes:
-        # With a selection, manual recipes have cells, too.
-        plans = plan(recipes.scopes.values(), dataclasses.replace(settings, select=("*",))).cells
+        # What is recorded for manual recipes stays, although no run of the whole project has their cells.
+        plans = plan([dataclasses.replace(each, manual="") for each in recipes.scopes.values()], settings).cells
     if recipes.problems:
         show_problems(recipes.problems)
         raise ConfigurationError(

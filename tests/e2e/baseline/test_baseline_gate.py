@@ -334,6 +334,8 @@ def test_show_and_prune(recorded):
 
     text = baseline_of(recorded)
     assert prune("--yes").stdout == "everything that is recorded belongs to a cell of the project\n"
+    recorded.write("onnx_recipes.py", NET.replace("@onnx_ci.recipe(", "@onnx_ci.recipe(manual='needs 8 GiB', "))
+    assert prune("--yes").stdout == "everything that is recorded belongs to a cell of the project\n"
     # Python takes bytecode for new if neither the size nor the second has changed.
     recorded.write("onnx_recipes.py", NET.replace("13-14", "14-15"), "# of another size")
     listed = prune()
