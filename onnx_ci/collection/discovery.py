@@ -173,14 +173,15 @@ def is_recipe_file(path: Path, settings: Settings) -> bool:
     source = relative_source(path, settings.root)
     for pattern in settings.recipe_files:
         if matches(pattern, source):
-            # A conftest.py that does not mention onnx_ci contains no recipes, so it is not imported.
-            return path.name != "conftest.py" or b"onnx_ci" in path.read_bytes()
+            # A link can lead nowhere, as Emacs' .#net.py does; a conftest.py that does not mention onnx_ci has no recipes.
+            return path.is_file() and (path.name != "conftest.py" or b"onnx_ci" in path.read_bytes())
     return False
 
 
 def matches(pattern: str, source: str) -> bool:
     """Whether a pattern of the settings matches a file: its path in the project, or only its name if it has no slash."""
-    return fnmatch.fnmatch(source if "/" in pattern else source.rpartition("/")[2], pattern)
+    name = source if "/" in pattern else source.rpartition("/")[2]
+    return any(fnmatch.fnmatch(name, each) for each in (pattern, pattern.replace("**/", "")))  # **/ can be no folder, too
 
 
 def package_folders(settings: Settings) -> list[Path]:

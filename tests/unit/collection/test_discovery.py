@@ -55,16 +55,26 @@ NET = RECIPE.format(name="net")
     ("files", "paths", "flags"),
     [
         ({"exports/net.py": NET, "deep/exports/net.py": NET}, [], {"recipe_files": "exports/*.py"}),
+        ({"exports/net.py": NET}, [], {"recipe_files": "exports/**/*.py"}),
+        ({"exports/deep/net.py": NET}, [], {"recipe_files": "**/deep/*.py"}),
         ({"onnx_recipes.py": f"class WrongSizeError(Exception): ...\n{NET}"}, [], {}),  # which is no mark of pytest
         ({"anything.py": NET}, ["anything.py"], {}),
         ({"conftest.py": NET, "sub/conftest.py": "raise RuntimeError('imported')"}, [], {}),  # which has no recipes
     ],
-    ids=["folder in pattern", "exception beside it", "named file", "conftest"],
+    ids=["folder in pattern", "any folder or none", "folder anywhere", "exception beside it", "named file", "conftest"],
 )
 def test_the_one_recipe_is_found_without_a_problem(find, project, files, paths, flags):
     for path, content in files.items():
         project.write(path, content)
     found = find(*paths, **flags)
+    assert (list(found.recipes), found.problems) == (["net"], [])
+
+
+def test_a_link_that_leads_nowhere_is_no_recipe_file(find, project):
+    recipe_file(project, "exports/net.py", "net")
+    for name in ("exports/.#net.py", "exports/conftest.py"):  # an editor's lock, and the file of a tool that is gone
+        (project.root / name).symlink_to("gone")
+    found = find(recipe_files="exports/*.py,conftest.py")
     assert (list(found.recipes), found.problems) == (["net"], [])
 
 
