@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx_ci.collection.axis_sizes import MultipleOf, multiple_of
 from onnx_ci.collection.domains import Domain, Strategy, boxes, floats, integers, lengths, mask, one_hot, one_of, permutation
-from onnx_ci.collection.expectations import CellPattern, known_failure, unsupported
+from onnx_ci.collection.expectations import ExpectedFailures, known_failure, unsupported
 from onnx_ci.collection.keywords import ExportOptions, RecipeKeywords
 from onnx_ci.collection.post_export import GraphPass, graph_pass
 from onnx_ci.collection.recipe import Cases, Recipe, recipe
@@ -61,7 +61,6 @@ __all__ = [
     "Cases",
     "Cell",
     "CellEvidence",
-    "CellPattern",
     "CellResult",
     "CompareOptions",
     "ConfigurationError",
@@ -73,6 +72,7 @@ __all__ = [
     "Exclusion",
     "ExitCode",
     "Expectation",
+    "ExpectedFailures",
     "ExportFacts",
     "ExportOptions",
     "ExportRequest",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.errors import RecipeError, did_you_mean
 from onnx_ci.results.rules import RULES
 from onnx_ci.results.verdict import Expectation
@@ -41,9 +42,10 @@ def known_failure(rule: str, reason: str, *, seen: str = "") -> Expectation:
 
 
 @dataclass(frozen=True)
-class CellPattern:
-    """The cells that an expectation applies to."""
+class ExpectedFailures:
+    """What a recipe expects to go wrong in some of its cells, and in which."""
 
+    failures: tuple[Expectation, ...]
     exporter: str | None = None
     """``None`` for both."""
     device: str | None = None
@@ -55,15 +57,15 @@ class CellPattern:
 
 
 def expectations_of(
-    declared: Iterable[tuple[CellPattern, Sequence[Expectation]]], *, exporter: str, device: str, opset: int, graph_pass: str
+    declared: Iterable[ExpectedFailures], exporter: str, opset: int, graph_pass: str | None, device: str
 ) -> tuple[Expectation, ...]:
-    """Those of the ``declared`` expectations that apply to a cell. The pass of the exporter's own file is ``export``."""
+    """Those of the ``declared`` expectations that apply to a cell: to the exporter's own file, or to that of a pass."""
     return tuple(
         failure
-        for pattern, failures in declared
-        if pattern.exporter in (None, exporter)
-        and pattern.device in (None, device.partition(":")[0])
-        and (pattern.opsets is None or opset in pattern.opsets)
-        and pattern.graph_pass in (None, graph_pass)
-        for failure in failures
+        for expected in declared
+        if expected.exporter in (None, exporter)
+        and expected.device in (None, device.partition(":")[0])
+        and (expected.opsets is None or opset in expected.opsets)
+        and expected.graph_pass in (None, graph_pass or EXPORT)
+        for failure in expected.failures
     )

@@ -7,6 +7,7 @@ A new keyword is a field of :class:`RecipeFields`. Type checkers also need it in
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import os
 import re
@@ -18,9 +19,9 @@ from typing import Any, Literal, TypedDict, TypeGuard, TypeVar
 
 from onnx_ci.collection.axis_sizes import DeclaredSizes, MultipleOf, axis_size_in, sizes_of
 from onnx_ci.collection.domains import Domain, Draw, Strategy, domain_of
-from onnx_ci.collection.expectations import CellPattern
+from onnx_ci.collection.expectations import ExpectedFailures
 from onnx_ci.collection.post_export import EXPORT, GraphPass, passes_of
-from onnx_ci.config.values import DEVICE_TYPES
+from onnx_ci.config.values import DEVICE_TYPES, DEVICES
 from onnx_ci.errors import RecipeError, did_you_mean
 from onnx_ci.opsets import CUSTOM, parse_opsets
 from onnx_ci.plugins import EXPORTERS, RUNTIMES, PluginKind, variant_in_name
@@ -226,18 +227,21 @@ _STEPS = _must_be("how many times the file is run in a row, at least 2", lambda 
 _IR_VERSION = _must_be("a version of ONNX's IR, such as 8", lambda value: _is_integer(value, 1))
 
 
-def _opsets(keyword: str, value: object) -> tuple[int, ...]:
+def _as_setting(parse: Callable[[object], Parsed], keyword: str, value: object) -> Parsed:
     try:
-        return parse_opsets(value)
+        return parse(value)
     except ValueError as error:
         raise RecipeError(f"{keyword}: {error}") from None
 
 
-def _mapped(what: str, parse: Callable[[Any, Any], Any], key: Callable[[Any], Any] = lambda key: key) -> Parser[Any]:
+_opsets, _devices = functools.partial(_as_setting, parse_opsets), functools.partial(_as_setting, DEVICES.parse)
+
+
+def _mapped(what: str, parse: Callable[[Any, Any], Any]) -> Parser[Any]:
     def parsed(keyword: str, value: object) -> dict[Any, Any]:
         if not isinstance(value, Mapping):
             raise RecipeError(f"{keyword} must map {what}, not {value!r}")
-        return {key(each): parse(each, of_it) for each, of_it in value.items()}
+        return {each: parse(each, of_it) for each, of_it in value.items()}
 
     return parsed
 
@@ -290,10 +294,10 @@ def _items(value: Any) -> list[Any]:
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
 
 
-def _where(key: object) -> CellPattern:
+def _expected(key: object, failures: tuple[Expectation, ...]) -> ExpectedFailures:
     """``"9-10"``, or ``"torchscript cuda 9-10"`` or a part of it. With ``+float16`` at its end, it is for that pass only."""
     if not isinstance(key, str):
-        return CellPattern(opsets=_opsets("expect", key))
+        return ExpectedFailures(failures, opsets=_opsets("expect", key))
     cells, plus, graph_pass = key.partition("+")
     exporter, after_exporter = _first_word(cells, EXPORTERS)
     device, rest = _first_word(after_exporter, DEVICE_TYPES)
@@ -301,7 +305,7 @@ def _where(key: object) -> CellPattern:
     if word[:1].isalpha() and (nearest := did_you_mean(word, (*EXPORTERS, *DEVICE_TYPES))):
         raise RecipeError(f"expect has the key {key!r}, which does not name an exporter or a device{nearest}")
     opsets = _opsets("expect", rest) if rest or not (exporter or device or plus) else None
-    return CellPattern(exporter, device, opsets, graph_pass if plus else None)
+    return ExpectedFailures(failures, exporter, device, opsets, graph_pass if plus else None)
 
 
 def _first_word(text: str, words: Collection[str]) -> tuple[str | None, str]:
@@ -319,7 +323,11 @@ def _expectations(_: str, value: object) -> tuple[Expectation, ...]:
 
 _AXES = _mapped('names to axes, such as {"input": {0: "batch"}}', _axes_of)
 _SIZES = _mapped('axes to sizes, such as {"height": (40, 56)}', sizes_of)
-_EXPECT = _mapped('keys such as "9-10" and "dynamo" to known failures', _expectations, _where)
+_FAILURES = _mapped('keys such as "9-10" and "dynamo" to known failures', _expectations)
+
+
+def _expect(keyword: str, value: object) -> tuple[ExpectedFailures, ...]:
+    return tuple(_expected(key, failures) for key, failures in _FAILURES(keyword, value).items())
 
 
 # --- the table ----------------------------------------------------------------------------------------------------------
@@ -351,7 +359,7 @@ class RecipeFields:
     exporters: tuple[str, ...] | None = keyword(_plugins(EXPORTERS), default=None, name="exporter")
     export: ExportFunction | None = keyword(_export_function, default=None)
     run_files: RunFiles | None = keyword(_RUN_FILES, default=None)
-    devices: tuple[str, ...] | None = keyword(_names, default=None)
+    devices: tuple[str, ...] | None = keyword(_devices, default=None)
     runtimes: tuple[str, ...] | None = keyword(_plugins(RUNTIMES), default=None)
     max_drift: Limit = keyword(_DRIFT, default=None)
     rtol: Limit = keyword(_TOLERANCE, default=None)
@@ -375,7 +383,7 @@ class RecipeFields:
     max_ir_version: int | None = keyword(_IR_VERSION, default=None)
     static: bool | None = keyword(_SWITCH, default=None)
     external_data: bool | None = keyword(_SWITCH, default=None)
-    expect: Mapping[CellPattern, tuple[Expectation, ...]] = keyword(_EXPECT, default={}, adds_up=True)
+    expect: tuple[ExpectedFailures, ...] = keyword(_expect, default=(), adds_up=True)
     tags: tuple[str, ...] = keyword(_names, default=(), adds_up=True)
     manual: str = keyword(_REASON, default="")
     allow: tuple[str, ...] = keyword(_allowed, default=(), adds_up=True)
@@ -412,7 +420,7 @@ def fields_of_case(shared: Mapping[str, Any], of_case: Mapping[str, Any]) -> dic
     for name, entry in _TABLE.items():
         if entry["adds_up"] and _KEYWORD_OF[name] in of_case and shared.get(_KEYWORD_OF[name]) is not None:
             before, more = entry["parse"](_KEYWORD_OF[name], shared[_KEYWORD_OF[name]]), fields[name]
-            fields[name] = before | more if isinstance(more, dict) else tuple(dict.fromkeys((*before, *more)))
+            fields[name] = tuple(dict.fromkeys((*before, *more)))
     return fields
 
 
@@ -445,10 +453,9 @@ def check_together(recipe: RecipeFields) -> None:
     _check_declared("an output", recipe.feedback.keys(), "output_names", recipe.output_names)
     _check_declared("an input", recipe.feedback.values(), "input_names", recipe.input_names)
     passes = (EXPORT, *(graph_pass.name for graph_pass in recipe.then))
-    for pattern in recipe.expect:
-        if pattern.graph_pass is not None and pattern.graph_pass not in passes:
-            nearest = did_you_mean(pattern.graph_pass, passes)
-            raise RecipeError(f"expect names the pass {pattern.graph_pass!r}, which then does not have{nearest}")
+    for named in (expected.graph_pass for expected in recipe.expect):
+        if named not in (None, *passes):
+            raise RecipeError(f"expect names the pass {named!r}, which then does not have{did_you_mean(named or '', passes)}")
 
 
 def _check_declared(role: str, names: Iterable[str], keyword: str, declared: Collection[str]) -> None:

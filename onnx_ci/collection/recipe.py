@@ -17,7 +17,6 @@ from typing import Any, Unpack, overload
 from onnx_ci.collection.expectations import expectations_of
 from onnx_ci.collection.importing import import_module_of
 from onnx_ci.collection.keywords import RecipeFields, RecipeKeywords, check_together, fields_of, fields_of_case
-from onnx_ci.collection.post_export import EXPORT
 from onnx_ci.errors import RecipeError
 from onnx_ci.opsets import FIRST_DYNAMO_OPSET, parse_opsets
 from onnx_ci.results.verdict import Expectation
@@ -68,9 +67,7 @@ class Recipe(RecipeFields):
         self, exporter: str, opset: int, graph_pass: str | None = None, *, device: str = "cpu"
     ) -> tuple[Expectation, ...]:
         """What the recipe expects to go wrong in a cell: in the file of a pass, or in the exporter's own file."""
-        return expectations_of(
-            self.expect.items(), exporter=exporter, device=device, opset=opset, graph_pass=graph_pass or EXPORT
-        )
+        return expectations_of(self.expect, exporter, opset, graph_pass, device)
 
     def __reduce__(self) -> Any:
         """A recipe that a file declares is sent to another process as its name and its file, with the fields that differ.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnx_ci.collection.discovery import Found
+from onnx_ci.collection.expectations import expectations_of
 from onnx_ci.collection.post_export import GraphPass
 from onnx_ci.collection.recipe import Recipe
 from onnx_ci.config.settings import Settings
@@ -138,7 +139,7 @@ def spec_of(cell: Cell, scope: RecipeScope, settings: Settings) -> CellSpec:
     return CellSpec(
         cell=cell,
         allow=scope.allow,
-        expectations=scope.expectations(cell),
+        expectations=expectations_of(scope.expect, cell.exporter, cell.opset, cell.graph_pass, cell.device),
         severities=settings.severities_for(scope.name),
         is_trained=None if weights is None else weights == "trained",
         require_device=settings.require_devices,

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from onnx_ci.collection.discovery import Found, relative_source
-from onnx_ci.collection.expectations import CellPattern, expectations_of
-from onnx_ci.collection.post_export import EXPORT
+from onnx_ci.collection.expectations import ExpectedFailures
 from onnx_ci.collection.recipe import Recipe, declared_in
 from onnx_ci.config.settings import Settings
 from onnx_ci.config.values import EVERY_RECIPE
@@ -28,23 +27,14 @@ from onnx_ci.opsets import (
 )
 from onnx_ci.plugins import base_name
 from onnx_ci.results.records import Cell, Exclusion, Problem, SettingSource
-from onnx_ci.results.verdict import Expectation
 
 T = TypeVar("T")
 DEFAULT_RUNTIMES = ("onnxruntime",)
 _AS_DECLARED = (
     *("name", "manual", "tags", "opsets", "exporters", "devices", "runtimes", "line"),
-    *("weights", "takes_weights", "allow", "timeout"),
+    *("weights", "takes_weights", "allow", "expect", "timeout"),
 )
 """The fields of a scope that are those of the recipe."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExpectedFailures:
-    """What a recipe expects to go wrong in some of its cells."""
-
-    where: CellPattern
-    failures: tuple[Expectation, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,13 +77,6 @@ class RecipeScope:
         """Whether an exporter can export it, declared or not. Its own function is one of those that it declares."""
         return name != CUSTOM or name in (self.exporters or ())
 
-    def expectations(self, cell: Cell) -> tuple[Expectation, ...]:
-        """What it expects to go wrong in one of its cells."""
-        declared = [(expected.where, expected.failures) for expected in self.expect]
-        return expectations_of(
-            declared, exporter=cell.exporter, device=cell.device, opset=cell.opset, graph_pass=cell.graph_pass or EXPORT
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class CellChoice:
@@ -115,18 +98,17 @@ def scope_of(found: Found, settings: Settings) -> RecipeScope:
         file=relative_source(Path(recipe.file), settings.root),
         declared_in=relative_source(Path(declared_in(recipe) or recipe.file), settings.root),
         has_several_files=recipe.run_files is not None,
-        expect=tuple(ExpectedFailures(where=where, failures=failures) for where, failures in recipe.expect.items()),
     )
 
 
 def _check_opsets(settings: Settings) -> None:
     opsets = settings.opsets
-    if not opsets or is_open(opsets) or opsets[-1] in WRITTEN_BY["torchscript"]:  # which each onnx knows that is new enough
+    if not opsets or opsets[-1] in WRITTEN_BY["torchscript"]:  # which each onnx knows that is new enough
         return
-    newest = newest_opset_of_onnx()
-    if newest is not None and opsets[-1] > newest:
+    asked, newest = (opsets[0], newest_opset()) if is_open(opsets) else (opsets[-1], newest_opset_of_onnx())
+    if newest is not None and asked > newest:
         raise ConfigurationError(
-            f"{settings.origins['opsets']}: the installed onnx knows no opset {opsets[-1]}, and {newest} is its newest; "
+            f"{settings.origins['opsets']}: opset {asked} is unknown here, where {newest} is the newest; "
             f"{min(opsets[0], newest)}- means up to the newest that can run here"
         )
 
@@ -144,17 +126,18 @@ def choose_cells(scopes: Iterable[RecipeScope], settings: Settings) -> CellChoic
 
 def _cells_of(scope: RecipeScope, settings: Settings) -> CellChoice:
     """The cells of one recipe."""
-
-    def existing(opsets: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        return tuple(opset for opset in opsets if opset <= newest_opset()) if opsets and is_open(opsets) else opsets
-
     is_requested = not scope.manual or scope.is_named or settings.tags is not None
+    declared_opsets, reason = scope.opsets and _runnable(scope.opsets), ""
     if not is_requested and settings.select is None:
         reason = f"every opset, unless requested by file, --select or --tags: {scope.manual}"
+    elif scope.opsets and not declared_opsets:
+        reason = f"every opset: the recipe declares {format_opsets(scope.opsets)}, and the newest here is {newest_opset()}"
+    if reason:
         return CellChoice(cells=(), exclusions=(Exclusion(recipe=scope.name, reason=reason),))
-    opsets, other_opsets = _choose(existing(settings.opsets), existing(scope.opsets), DEFAULT_OPSETS)
-    # A cell on an absent device is skipped, but a device that the recipe does not declare has no cells.
-    devices, other_devices = _choose(settings.devices, scope.devices, ("cpu",))
+    opsets, other_opsets = _choose(settings.opsets and _runnable(settings.opsets), declared_opsets, DEFAULT_OPSETS)
+    # A cell on an absent device is skipped, but a device that the recipe does not declare has no cells; cuda is any GPU.
+    of_type = tuple(each for each in settings.devices or () if each.partition(":")[0] in (scope.devices or ()))
+    devices, other_devices = _choose(settings.devices, scope.devices and (*scope.devices, *of_type), ("cpu",))
     exporters, other_exporters = _choose(settings.exporters, scope.exporters, ())
     exclusions: list[Exclusion] = []
 
@@ -292,6 +275,11 @@ def runtimes_of(recipe: Recipe | RecipeScope, settings: Settings) -> tuple[str, 
     if settings.runtimes is None or recipe.runtimes is None:
         return settings.runtimes or recipe.runtimes or DEFAULT_RUNTIMES
     return tuple(name for name in settings.runtimes if base_name(name) in recipe.runtimes)
+
+
+def _runnable(opsets: tuple[int, ...]) -> tuple[int, ...]:
+    """The opsets; of a range without an end, those that the installed packages support."""
+    return tuple(opset for opset in opsets if opset <= newest_opset()) if is_open(opsets) else opsets
 
 
 def is_open(opsets: tuple[int, ...] | None) -> bool:

@@ -115,6 +115,8 @@ REST = "range(32, 129, 32) or onnx_ci.multiple_of(8), not"
         ({"external_data": "net.data"}, "external_data must be True or False, not 'net.data'"),
         ({"operators": ["Conv", "Conv"]}, "operators names 'Conv' twice"),
         ({"opsets": "17-9"}, "opsets: the range 17-9 runs backwards"),
+        ({"devices": ("cpu", "cdua")}, "devices: unknown device 'cdua'; use cpu, cuda or cuda:1; did you mean 'cuda'?"),
+        ({"devices": 1}, "devices: must be a list of words, not 1"),
         ({"input_names": ["x", "x"]}, "input_names names 'x' twice"),
         ({"input_names": [1]}, "input_names must be names, not 1"),
         ({"dynamic_axes": ["x"]}, "dynamic_axes must map names to axes"),
@@ -260,6 +262,13 @@ def test_a_case_adds_to_expectations_and_overrides_limits():
     }
     assert reasons == {"a": ["roll"], "b": ["roll", "pad"]}
     assert [each.max_drift for each in made.values()] == [4, 8]
+
+
+def test_expectations_of_the_same_cells_add_up():
+    pad, roll = onnx_ci.unsupported("pad"), onnx_ci.unsupported("roll")
+    assert declare(expect={"9-10": pad, "9,10": roll}).expectations("torchscript", 9) == (pad, roll)
+    made = family(expect={"9": pad}, each={"a": {"expect": {"9": roll}}, "b": {"expect": {9: pad}}})
+    assert [each.expectations("torchscript", 9) for each in made.values()] == [(pad, roll), (pad,)]
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,10 @@ def test_the_selection_of_a_project_is_of_all_its_recipes(tmp_path):
     assert unmatched(scopes_of(found(), settings), settings, is_whole=False) == []
 
 
-@pytest.mark.parametrize(("opsets", "is_known"), [("9-17", True), ("24", True), ("9-99", False), ("40", False), ("18-", True)])
+@pytest.mark.parametrize(
+    ("opsets", "is_known"),
+    [("9-17", True), ("24", True), ("9-99", False), ("40", False), ("18-", True), ("9,40-", True), ("40-", False)],
+)
 def test_a_requested_opset_that_onnx_does_not_know_is_an_error_with_the_newest(opsets, is_known, tmp_path, monkeypatch):
     monkeypatch.setattr("onnx_ci.matrix.scope.newest_opset_of_onnx", lambda: 28)
     scope = scope_of(Found(onnx_ci.recipe(name="net")(lambda: None), "a.py"), load_settings(tmp_path))
@@ -168,5 +171,31 @@ def test_a_requested_opset_that_onnx_does_not_know_is_an_error_with_the_newest(o
     if is_known:
         assert choose_cells([scope], settings).cells
     else:
-        with pytest.raises(onnx_ci.ConfigurationError, match=r"--opsets: the installed onnx knows no opset .., and 28 is its"):
+        with pytest.raises(
+            onnx_ci.ConfigurationError, match=r"--opsets: opset .. is unknown here, where (28|23) is the newest"
+        ):
             choose_cells([scope], settings)
+
+
+def test_a_recipe_for_opsets_that_do_not_exist_yet_has_no_cells_and_says_so(tmp_path):
+    settings = load_settings(tmp_path)
+    scope = scope_of(Found(onnx_ci.recipe(name="net", opsets="40-")(lambda: None), "a.py"), settings)
+    choice = choose_cells([scope], settings)
+    assert choice.cells == ()
+    (told,) = choice.exclusions
+    assert told.reason == "every opset: the recipe declares 40-, and the newest here is 23"
+
+
+@pytest.mark.parametrize(
+    ("devices", "asked", "chosen"),
+    [
+        ("cpu,cuda", "cuda:1", ["cuda:1"]),
+        (("cuda",), "cpu,cuda", ["cuda"]),
+        (("cuda:1",), "cuda", []),
+        (("cpu",), "cuda:1", []),
+    ],
+)
+def test_cuda_in_a_recipe_is_any_gpu(devices, asked, chosen, tmp_path):
+    settings = load_settings(tmp_path, flags={"devices": asked})
+    scope = scope_of(Found(onnx_ci.recipe(name="net", opsets=9, devices=devices)(lambda: None), "a.py"), settings)
+    assert [cell.device for cell in choose_cells([scope], settings).cells] == chosen
