@@ -204,7 +204,7 @@ def _with_files(report: RunReport, inputs: Inputs, places: _Places) -> RunReport
     cells, which may not fit on the disk. A cell does not run again if its process died, or if it has no file.
     """
     failed = [
-        glob.escape(result.cell.id)
+        glob.escape(f"{result.cell.recipe}::{result.cell.label}")  # a path can have commas, which divide the list
         for result in report.cells
         if result.status.is_bad
         and "contract" in result.timings

@@ -129,7 +129,7 @@ def test_external_data_is_uploaded_with_its_file(project, job):
         def wrong():
             return Wide(wrong=True), (torch.randn(3, 64),)
         """,
-        name="checkout/onnx_recipes.py",
+        name="checkout/a,b/onnx_recipes.py",  # a comma divides what --select names
     )
     ran = job.use(opsets="18")
     assert ran.outputs["failed"] == "1", ran.log
