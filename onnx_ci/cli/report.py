@@ -73,8 +73,10 @@ def show_report(
       onnx-ci report reports --code-quality=gl-code-quality.json  for GitLab's merge requests
       onnx-ci report reports --json=all.json -q                  one report, like that of a single run
     """
-    if sum(target == _OUTPUT for target in targets.values()) > 1:
-        raise click.UsageError("only one form of the report can go to standard output")
+    paths = [target.absolute() for target in targets.values() if target is not None]
+    if twice := next((path for path in paths if paths.count(path) > 1), None):
+        where = "standard output" if twice == _OUTPUT.absolute() else twice
+        raise click.UsageError(f"only one form of the report can go to {where}")
     if targets["html"] is None and since is not None:
         raise click.UsageError("--since needs --html=PATH")
     report = merge(read_reports(reports), is_part=part)

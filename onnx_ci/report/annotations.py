@@ -49,16 +49,19 @@ def code_quality(report: RunReport, directory: Path, workspace: Path) -> str:
     The arguments are those of :func:`failures_of`. Source: GitLab's documentation, section "Code Quality report format".
     """
     warnings = (each for each in warnings_of(report, directory, workspace) if each.file is not None)
+    annotations = [*failures_of(report, directory, workspace), *warnings]
+    fingerprints = [each.fingerprint for each in annotations]
     violations = [
         {
             "check_name": f"onnx-ci/{each.rule or 'run'}",
             "description": f"{each.title}: {each.message}",
-            "fingerprint": each.fingerprint,
+            # Two lines that differ in a number only are two violations.
+            "fingerprint": each.fingerprint + str(fingerprints[:index].count(each.fingerprint) or ""),
             "severity": "major" if each.level == "error" else "minor",
             # A violation must have a place.
             "location": {"path": each.file or "pyproject.toml", "lines": {"begin": (each.file and each.line) or 1}},
         }
-        for each in [*failures_of(report, directory, workspace), *warnings]
+        for index, each in enumerate(annotations)
     ]
     return json.dumps(violations, indent=1, ensure_ascii=False) + "\n"
 

@@ -93,14 +93,14 @@ def write_text(text: str | Iterable[str], path: Path, what: str = "the report") 
 
 def read_reports(paths: Iterable[Path], *, with_journals: bool = True) -> list[tuple[str, RunReport]]:
     """Every report in files, and in folders as ``*.json``, with the name of its file. Raises ``ConfigurationError``."""
-    return [(str(file), read_json(file, with_journal=with_journals)) for path in paths for file in _files(path)]
+    return [(str(file), read_json(file, with_journal=with_journals)) for path in paths for file in _files(path, with_journals)]
 
 
-def _files(path: Path) -> list[Path]:
+def _files(path: Path, with_journals: bool) -> list[Path]:
     if not path.is_dir():
         return [path]
     reports = {file for file in path.rglob("*.json") if file.is_file()}
-    reports.update(file.with_suffix("") for file in path.rglob(f"*.json{SUFFIX}") if file.is_file())
+    reports.update(file.with_suffix("") for file in path.rglob(f"*.json{SUFFIX}") if with_journals and file.is_file())
     files = sorted(file for file in reports if not any(part.startswith(".") for part in file.relative_to(path).parts))
     if not files:
         raise ConfigurationError(f"the folder {path} contains no report: there is no *.json in it; {_REMEDY}")

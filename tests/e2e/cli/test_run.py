@@ -701,7 +701,10 @@ def test_report_writes_one_rendering_to_standard_output_and_nothing_else(quick, 
     assert quick("report", "r.json", "--markdown=-").stdout.startswith("## ONNX export: ❌ failed\n")
     assert RunReport.from_json(json.loads(quick("report", "r.json", "--json=-").stdout)) == read_json(project.root / "r.json")
     both = quick("report", "r.json", "--json=-", "--markdown=-")
-    assert (both.exit_code, "only one form of the report" in both.stderr) == (2, True)
+    assert (both.exit_code, "only one form of the report can go to standard output" in both.stderr) == (2, True)
+    both = quick("report", "r.json", "--html=page", "--junit=page")
+    assert (both.exit_code, f"only one form of the report can go to {project.root / 'page'}" in both.stderr) == (2, True)
+    assert not (project.root / "page").exists()
 
 
 def test_report_shows_every_cell_if_verbose_and_failures_if_quiet(quick, project):

@@ -235,6 +235,7 @@ def test_durations_may_be_a_folder_and_the_longest_time_of_a_cell_counts(tmp_pat
     for name, seconds in (("x/old.json", {one: 3.0, other: 1.0}), ("y/old.json", {one: 5.0}), ("z.json", {one: 4.0})):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(json.dumps(report_with(seconds)))
+    (tmp_path / "interrupted.json.journal").write_text("{}")  # which is that of another run, without the times of all cells
     assert read_durations(tmp_path).seconds == {one: 5.0, other: 1.0}
 
 

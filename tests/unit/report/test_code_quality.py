@@ -36,6 +36,16 @@ def test_each_cause_is_one_violation_at_its_line(tmp_path):
     assert len({each["fingerprint"] for each in violations}) == 3
 
 
+def test_two_lines_that_differ_in_a_number_are_two_violations(tmp_path):
+    (tmp_path / "net.py").write_text("")
+    wrong, lines = failed(), [SourceLine(file="net.py", line=line, text=f"return x * {line}.0") for line in (7, 8)]
+    (one,) = wrong.findings
+    both = tuple(dataclasses.replace(one, source=line, message=f"output {line.line} is off") for line in lines)
+    violations = violations_of(report(dataclasses.replace(wrong, findings=both)), tmp_path)
+    assert [each["location"]["lines"]["begin"] for each in violations] == [7, 8]
+    assert violations[0]["fingerprint"] != violations[1]["fingerprint"]
+
+
 def test_a_run_without_remarks_has_none(tmp_path):
     assert violations_of(report(passed()), tmp_path) == []
 
