@@ -151,7 +151,7 @@ def recipe(function: Callable[..., Any] | None = None, /, *, each: Cases | None 
             file is called with its inputs by name, ``files["decode"](tokens=tokens)`` or with a dictionary, and returns its
             outputs by name; its attributes ``inputs`` and ``outputs`` are their names. What the function computes is compared
             with the model on all inputs that are tried.
-        devices: the devices that the recipe supports, such as ``"cpu"``. Default: all.
+        devices: the devices that the recipe supports: ``"cpu"``, ``"cuda"`` (any GPU), or both. Default: all.
         runtimes: the runtimes that support the file, such as ``("onnxruntime", "reference")``. Default: all. Of these, the
             file runs in those that the settings name, or else in ONNX Runtime.
         max_drift: the largest drift that passes, in units of PyTorch's own rounding error: one number, or numbers by output
