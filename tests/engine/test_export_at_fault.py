@@ -73,6 +73,7 @@ def test_an_operator_that_the_exporter_is_known_to_get_wrong_has_its_remedy(func
     assert {remedy in each.remedy for each in found} == ({True} if remedy else set())
 
 
+@pytest.mark.slow
 def test_attention_where_a_mask_hides_whole_rows_has_its_remedy():
     def attend(x):
         keys, mask = torch.stack([x, 2 * x], 1)[:, None], torch.stack([x[:, 0] > 0, x[:, 0] > 1], 1)[:, None, None]

@@ -720,6 +720,7 @@ class MaskedClasses(Masked):
         return y, y.argmax(-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_few_classes_that_are_nearly_tied_may_fall_either_way(seed):
     @onnx_ci.recipe(
@@ -761,6 +762,7 @@ def turned(model):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["float16", pytest.param("int8-dynamic", marks=pytest.mark.slow)])
 def test_the_unit_of_a_pass_has_nothing_of_what_watching_changes(name):
     def broken(**keywords):

@@ -26,7 +26,13 @@ WITHOUT_LINE = {
 }
 """Faults in files whose line is not named; of all others, it is."""
 
-every_fault = pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
+TAKE_LONG = {"hidden_tokens_here_dynamo", "hidden_tokens_elsewhere_dynamo", "hidden_tokens_elsewhere_torchscript"}
+"""Of the four faults of an encoder with hidden tokens, the fourth is always tested."""
+
+every_fault = pytest.mark.parametrize(
+    "fault",
+    [pytest.param(each, id=each.name, marks=[pytest.mark.slow] if each.name in TAKE_LONG else []) for each in FAULTS],
+)
 
 
 def judged(recipe: Recipe, opset: int, **options: str) -> tuple[CellResult, set[str]]:

@@ -288,7 +288,7 @@ def _as_kept() -> CellEvidence:
 
 
 def _readers_of_cache() -> dict[str, Reader]:
-    cases = {"verdict": 8, "recipes": 4, "snapshot": 4, "memory": 4}  # each case looks at what is installed
+    cases = {"verdict": 3, "recipes": 2, "snapshot": 2, "memory": 2}  # each case looks at what is installed
     damaged = {
         f"cache: {kind}": Reader(right=functools.partial(_right_kept, kind), use=functools.partial(_cached, kind), cases=number)
         for kind, number in cases.items()

@@ -280,6 +280,7 @@ def test_pytest_records_what_it_ran_from_several_workers(project):
     assert project.command(*run_pytest, "--onnx-baseline=check").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_verdict_from_the_cache_is_checked_and_recorded_like_any_other(project):
     project.write("onnx_recipes.py", NET)
 

@@ -465,6 +465,7 @@ def test_a_project_decides_what_a_rule_means_and_a_flag_does_so_without_running_
     assert decided(rules=rules) == (1, [("passed", []), failed])
 
 
+@pytest.mark.slow
 def test_it_is_said_why_a_verdict_cannot_be_kept_and_why_a_cell_ran(project, cli):
     asks = """
     import socket

@@ -438,6 +438,7 @@ def test_without_an_installation_there_must_be_one(job, bare):
     assert "No module named 'onnx_ci'" in ran.annotations[0].message
 
 
+@pytest.mark.slow
 def test_the_gate_says_the_same_where_the_toolkit_cannot_be_imported(job):
     sample(job, "empty")
     usual = job.use()

@@ -142,6 +142,7 @@ def test_an_empty_shard_is_exit_5_in_the_command_and_says_why(three, command):
     assert (alone.returncode, "there is only 1 cell; run without a shard" in alone.stderr) == (5, True)
 
 
+@pytest.mark.slow
 def test_wrong_shards_and_durations_are_one_message_in_both_front_ends(three):
     said = "shard: there is no shard 0 of 5; shards are numbered 1/5 to 5/5"
     command = three.in_process("list", "--shard=0/5")
@@ -181,6 +182,7 @@ def test_the_matrix_is_one_line_of_json_whatever_recipe_files_print(three):
     assert "loud" in done.stderr
 
 
+@pytest.mark.slow
 def test_each_entry_of_the_matrix_is_a_run_and_together_they_are_everything(three):
     done = matrix(three, "--opsets=12-13", "--shards=2", "--durations=old.json")
     entries = json.loads(done.stdout)["include"]

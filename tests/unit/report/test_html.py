@@ -469,6 +469,7 @@ def test_the_same_report_gives_the_same_page():
     assert html.render(some_run(), str) == html.render(some_run(), str)
 
 
+@pytest.mark.slow
 def test_the_page_stays_small_when_everything_fails_with_long_logs():
     cells = [replace(detailed_failure(recipe=f"net{number}"), log=f"{number}" + "x" * 100_000) for number in range(150)]
     source = html.render(report(*cells), str)

@@ -156,6 +156,7 @@ def files_end_at(size):
         signal.signal(signal.SIGXFSZ, before)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="a limit on the size of files needs Unix")
 def test_wherever_the_disk_is_full_the_results_before_are_kept_and_the_run_goes_on(tmp_path):
     path = tmp_path / "r.json"

@@ -26,6 +26,7 @@ print((peak() - before) / 2**28)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the peak is counted otherwise")
 def test_copies_that_are_only_read_cost_no_memory():
     done = subprocess.run(

@@ -225,6 +225,7 @@ def test_an_export_becomes_the_recipe_as_it_stands(project, recipes, options, de
     assert text.count("@onnx_ci.recipe(") == 1
 
 
+@pytest.mark.slow
 def test_the_exports_of_one_model_at_several_opsets_are_one_recipe(project, recipes):
     text, _ = recipes(
         "for opset in (17, 13):",
@@ -335,6 +336,7 @@ CASES = {
 """The lines of a program, and parts of the recipes for what it calls there."""
 
 
+@pytest.mark.slow
 def test_each_model_has_a_recipe_that_builds_and_calls_it(project, recipes):
     text, _ = recipes("from argparse import Namespace", *(line for lines, _ in CASES.values() for line in lines))
     assert [(case, part) for case, (_, parts) in CASES.items() for part in parts if part not in text] == [], text

@@ -142,6 +142,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(cli, index, words, said)
     assert said in done.stderr
 
 
+@pytest.mark.slow
 def test_what_holds_the_newest_version_back_is_said(cli, index, tmp_path):
     index.mirror("1.0")
     index.mirror("1.1")

@@ -203,6 +203,7 @@ def subtracted(a, b):
     return a - 2 * b
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("exporter", "declared"), [("torchscript", {}), ("dynamo", {"input_names": ["a", "b"]})], ids=["unnamed", "named"]
 )

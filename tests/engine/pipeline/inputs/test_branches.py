@@ -42,6 +42,7 @@ def judged_twice(model, example, names):
     return [(set(rules(each)), [note.message for note in each.notes if note.rule == "untaken-branch"]) for each in results]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [lambda x: x > 0, torch.isnan])
 def test_the_size_of_booleans_is_decided_by_sizes(masked):
     """Not by the comparison that the booleans are computed from."""

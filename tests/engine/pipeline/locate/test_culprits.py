@@ -186,6 +186,7 @@ class OfBatch(Adapting):
         return (hidden - hidden.mean(0)) / deviation * self.norm.weight + self.norm.bias
 
 
+@pytest.mark.slow
 def test_the_remedy_of_a_normalization_by_the_batch_names_what_is_right():
     found = next(
         each for each in errors(run_one(of(Adapting(), torch.randn(5, 4)), opsets="18")) if each.rule == "numeric-drift"
@@ -194,6 +195,7 @@ def test_the_remedy_of_a_normalization_by_the_batch_names_what_is_right():
     assert run_one(of(OfBatch(), torch.randn(5, 4)), opsets="18").status == "passed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opset", ["17", "18"])
 def test_what_is_left_in_new_memory_is_not_taken_for_a_value_of_the_model(opset):
     result = run_one(of(Masked(), FLOATS), opsets=opset)
