@@ -69,7 +69,6 @@ class VerdictCache:
         self._settings = settings
         self._folder = Folder(settings.root.absolute() / (settings.cache or ""))
         self._contents = Contents(self._folder)
-        self._project = Project(settings, self._contents)
         self._changes_since = functools.cache(self._read_changes_since)
         self._hits: dict[str, tuple[float, CellEvidence]] = {}
         """When the kept verdicts were found out with which this run answers, and their evidence, by cell."""
@@ -177,6 +176,10 @@ class VerdictCache:
                     self._folder.write(LAST_RUN, to_json(LastRun(cached=len(self._hits), ran=self._ran)))
                 if self._written:
                     self._folder.keep_limit()
+
+    @cached_property
+    def _project(self) -> Project:  # as it is when first asked about: by then, a conftest.py has set variables
+        return Project(self._settings, self._contents)
 
     @cached_property
     def _present(self) -> Snapshot:

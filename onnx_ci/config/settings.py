@@ -76,10 +76,11 @@ def find_root(start: Path) -> Path:
 def own_configuration(file: Path, root: Path) -> Path | None:
     """The nearest folder between a file and the root of a project above it whose ``pyproject.toml`` has settings of its own."""
     folders = (folder for folder in file.parents if folder != root and folder.is_relative_to(root))
-    return next((folder for folder in folders if (folder / "pyproject.toml").is_file() and _has_settings(folder)), None)
+    return next((folder for folder in folders if (folder / "pyproject.toml").is_file() and has_settings(folder)), None)
 
 
-def _has_settings(folder: Path) -> bool:
+def has_settings(folder: Path) -> bool:
+    """Whether the ``pyproject.toml`` of a folder has settings."""
     try:
         return bool(_table(folder)[0])
     except SettingError:

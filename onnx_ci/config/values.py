@@ -190,7 +190,7 @@ def _paths(value: object) -> tuple[str, ...]:
 PATHS = Kind(parse=_paths, schema=WORDS.schema, show=",".join, metavar="FILES")
 OFF, AUDIT = "off", "audit"
 FOLDER_OR_OFF = Kind(
-    parse=lambda value: None if value == OFF else _path(value),
+    parse=lambda value: None if isinstance(value, str) and value.lower() in (OFF, "false", "no", "none", "0") else _path(value),
     schema=PATH.schema,
     show=lambda folder: OFF if folder is None else str(folder),
     metavar="DIR",

@@ -26,7 +26,7 @@ from onnx_ci.pipeline.contract.facts import facts_of
 from onnx_ci.pipeline.contract.requirements import check_requirements
 from onnx_ci.pipeline.contract.weights import compare_weights
 from onnx_ci.pipeline.inputs.probes import Probe, Probes
-from onnx_ci.pipeline.model.call import Call, with_inputs
+from onnx_ci.pipeline.model.call import with_inputs
 from onnx_ci.pipeline.model.recipe_model import RecipeModel
 from onnx_ci.pipeline.post_export.passes import ort_optimized
 from onnx_ci.pipeline.post_export.shipped_reference import ShippedReference
@@ -160,11 +160,7 @@ def _as_of_ties(findings: Iterable[Finding], probes: Probes, model: RecipeModel)
         if probe is None or each.rule not in ("numeric-drift", "baked-value") or each.severity is not Severity.ERROR:
             yield each
         else:
-            yield as_of_ties(each, functools.partial(_on, model, probe))
-
-
-def _on(model: RecipeModel, probe: Probe) -> Call:
-    return with_inputs(model.fresh(), probe.inputs)
+            yield as_of_ties(each, lambda: with_inputs(model.fresh(), probe.inputs))  # noqa: B023 - it is called at once
 
 
 def _judge_contract(file: JudgedFile, task: CellTask, shipped: ShippedReference) -> Judgement:

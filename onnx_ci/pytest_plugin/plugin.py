@@ -22,14 +22,14 @@ from onnx_ci.cache.verdicts import VerdictCache
 from onnx_ci.collection.discovery import is_recipe_file, package_folders, recipe_files
 from onnx_ci.config.options import FLAGS, Group, joined
 from onnx_ci.config.reproduce import command_about, repeat_with_pytest
-from onnx_ci.config.settings import Settings, load_settings
+from onnx_ci.config.settings import Settings, find_root, has_settings, load_settings
 from onnx_ci.config.values import OFF
 from onnx_ci.engine.events import CellJudged, CellsCollected, Event, ProblemMet, event_of, message_of
 from onnx_ci.engine.recipes import Recipes
 from onnx_ci.engine.session import Session
 from onnx_ci.environment.this_process import patches_of_coverage, set_torch_variables
 from onnx_ci.environment.versions import versions
-from onnx_ci.errors import OnnxCiError, UnwrittenError
+from onnx_ci.errors import ConfigurationError, OnnxCiError, UnwrittenError
 from onnx_ci.matrix.plan import CellSpec
 from onnx_ci.matrix.scope import RecipeScope
 from onnx_ci.processes.signals import end_with_parent
@@ -90,6 +90,9 @@ def pytest_configure(config: pytest.Config) -> None:
     flags |= {option.field: joined(flags[option.field] or ()) for option in FLAGS if option.is_list}
     with _errors_as_usage():
         settings = load_settings(config.rootpath, flags=flags, given_by=SettingSource.PYTEST)
+        root = find_root(config.invocation_params.dir)
+        if root != settings.root and has_settings(root) and not has_settings(settings.root):
+            raise ConfigurationError(f"pytest's rootdir is {settings.root}, but settings are in {root}; add --rootdir={root}")
         set_torch_variables()
         extra_files = _add_recipe_files(config, settings)
         workers: int = getattr(config, "workerinput", {"workercount": 1})["workercount"]
@@ -222,7 +225,8 @@ class Run:
         collectors = yield
         if collectors:
             self._other_files.add(file_path)
-        is_named = self.is_named(file_path, parent) and file_path.suffix == ".py" and not _is_test_file(file_path, self.config)
+        is_test = any(file_path.match(pattern) for pattern in (*self.config.getini("python_files"), "conftest.py"))
+        is_named = self.is_named(file_path, parent) and file_path.suffix == ".py" and not is_test
         if not is_named and not is_recipe_file(file_path, self.settings):
             return collectors
         self._recipe_files[file_path] = is_named
@@ -403,11 +407,14 @@ class Run:
             return session.exitstatus
         if self._unwritten:
             return pytest.ExitCode.USAGE_ERROR
-        if failures:
+        if report is not None and report.verdict is RunVerdict.FAILED:  # a cell failed, or did not run
             self._hidden = failures
             return pytest.ExitCode.TESTS_FAILED
         nothing_ran = report is not None and report.verdict is RunVerdict.NOTHING_RAN
-        return pytest.ExitCode.NO_TESTS_COLLECTED if nothing_ran else pytest.ExitCode.OK
+        # Whoever has the flag in addopts also runs other tests alone.
+        is_part = self.config.args_source is pytest.Config.ArgsSource.ARGS or self.config.option.keyword
+        is_by_the_way = is_part and session.testscollected and "--onnx-export" not in self.config.invocation_params.args
+        return pytest.ExitCode.NO_TESTS_COLLECTED if nothing_ran and not is_by_the_way else pytest.ExitCode.OK
 
     def _explain_causes_once(self, report: RunReport) -> None:
         """Let the terminal show each cause of failures once. All other plugins have read the reports already."""
@@ -471,10 +478,6 @@ def _how_to_measure_cells(report: RunReport, settings: Settings, patches: set[st
         yield f"coverage does not include the cells, which run in processes of their own: set {patch}"
     if cached := sum(cell.cached for cell in report.cells):
         yield f"coverage does not include {count(cached, 'cell')} from the cache: add --no-onnx-cache"
-
-
-def _is_test_file(path: Path, config: pytest.Config) -> bool:
-    return any(path.match(pattern) for pattern in (*config.getini("python_files"), "conftest.py"))
 
 
 class RecipeFile(pytest.File):
@@ -565,6 +568,10 @@ class ProblemItem(pytest.Item):
         super().__init__(**kwargs)
         self.problem = problem
         self.add_marker(MARKER)
+
+    def iter_markers_with_node(self, name: str | None = None) -> Iterator[tuple[Any, pytest.Mark]]:
+        """Its own mark alone: the marks of a conftest.py neither skip a problem nor expect it."""
+        return (pair for pair in super().iter_markers_with_node(name) if pair[1].name == MARKER)
 
     def runtest(self) -> None:
         """Fail."""

@@ -24,7 +24,7 @@ SUFFIX = ".journal"
 
 def journal_of(report: Path) -> Path:
     """The journal of a run that writes ``report``: ``report.json.journal``."""
-    return report.with_name(report.name + SUFFIX)
+    return report.parent / (report.name + SUFFIX)
 
 
 class Journal:

@@ -55,7 +55,7 @@ VALUES = {
     "inputs": ["a.npz", "a.npz,data/*", ["a.npz"], "", [], 1],
     "isolation": ["none", "nothing", "", 1, True],
     "memory-limit": ["8GiB", "512 mib", "1.5T", "2g", "12", "GiB", "", 8, []],
-    "cache": ["off", "folder", "", 1, True],
+    "cache": ["off", "False", "0", "folder", "", 1, True],
     "report": ["report.json", "report", "r.html", "r.xml", "", 1, []],
     "baseline": ["off", "check", "update", "on", "", 1, True],
     "baseline-limits": [

@@ -102,6 +102,8 @@ def test_the_commands_below_a_failure_take_switches_as_switches(project, cli):
         (["run", "x" * 300], 2, "is not a valid path: File name too long"),
         (["run", "onnx_recipe.py"], 2, "there is no onnx_recipe.py; did you mean 'onnx_recipes.py'?"),
         (["run", "--report=onnx_recipes.py/x"], 2, "cannot be written"),
+        (["run", "--report=."], 2, ". cannot be written: it is a directory; name a file"),
+        (["run", "--report=/"], 2, "/ cannot be written"),
         (["run", "--summary=onnx_recipes.py/x"], 2, "cannot be written"),
         (["run", "--report=onnx_recipes.py"], 2, "onnx_recipes.py would be overwritten, but onnx-ci did not write it"),
         (["run", "--summary=onnx_recipes.py"], 2, "would be overwritten"),

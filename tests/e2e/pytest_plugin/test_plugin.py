@@ -261,6 +261,34 @@ def test_a_failure_that_a_conftest_hides_fails_the_run(project, run, conftest):
     assert "1 cell failed, although a conftest.py or a plugin hides that from pytest" in done.stdout
 
 
+SKIPS = """
+    import pytest
+
+    def pytest_collection_modifyitems(items):
+        for item in items:
+            if "left" in item.nodeid or "broken" in item.nodeid:
+                item.add_marker(pytest.mark.skip(reason="not asked for"))
+"""
+
+
+@pytest.mark.parametrize("names", [["left"], ["right", "left"]])
+def test_a_cell_that_a_conftest_skips_is_no_success(project, run, names):
+    project.write("conftest.py", SKIPS)
+    project.recipes(*(RIGHT.replace("right", name) for name in names))
+    done = run("--onnx-export", "--onnx-opsets=13", "--onnx-report=r.json", "-n", "1", "--no-onnx-cache")
+    assert (done.returncode, report_of(project)["summary"]["verdict"]) == (1, "failed"), done.stdout
+    assert "did not run: 1 cell, first onnx_recipes.py::left::opset13-cpu" in done.stdout
+
+
+def test_a_broken_file_that_a_conftest_skips_is_no_success(project, run):
+    project.write("conftest.py", SKIPS)
+    project.write("broken/onnx_recipes.py", "import onnx_ci, missing_module")
+    project.recipes(RIGHT)
+    done = run("--onnx-export", "--onnx-opsets=13")
+    assert (done.returncode, outcomes(done)) == (1, {"passed": 1, "failed": 1}), done.stdout
+    assert "INTERNALERROR" not in done.stdout + done.stderr
+
+
 def test_expected_failures_are_shown_as_pytest_shows_them(project, run):
     project.recipes(
         WRONG.replace("recipe(", "recipe(expect={13: onnx_ci.known_failure('baked-shape', 'known')}, "),
@@ -324,6 +352,18 @@ def test_a_misspelt_setting_names_the_nearest(project, run):
     assert run().returncode == 5  # without --onnx-export the table is not even read
 
 
+def test_settings_outside_of_pytests_rootdir_are_not_left_out_in_silence(project, run):
+    project.recipes(RIGHT, name="tests/onnx_recipes.py")
+    project.write("tests/pytest.ini", "[pytest]\n")
+    project.write("pyproject.toml", "[tool.onnx-ci]\nopsets = 13\n")
+    done = run("--onnx-export", "tests")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert f"but settings are in {project.root}; add --rootdir={project.root}" in done.stderr
+    done = run("--onnx-export", "tests", f"--rootdir={project.root}")
+    assert (done.returncode, outcomes(done)) == (0, {"passed": 1}), done.stdout
+    assert run("tests").returncode == 5  # without the flag, pytest alone decides
+
+
 def test_no_recipe_found_says_where_it_looked(project, run):
     done = run("--onnx-export")
     assert done.returncode == 5
@@ -334,6 +374,39 @@ def test_no_cell_is_no_success_though_other_tests_pass(project, run):
     project.write("test_own.py", "def test_own(): ...")
     done = run("--onnx-export")
     assert (done.returncode, outcomes(done)) == (5, {"passed": 1})
+
+
+def test_whoever_has_the_flag_in_addopts_can_run_other_tests_alone(project, run):
+    project.write("pyproject.toml", "[tool.pytest.ini_options]\naddopts = ['--onnx-export']\n[tool.onnx-ci]\nopsets = 13\n")
+    project.write("test_own.py", "def test_own(): ...")
+    assert run().returncode == 5  # recipe files that are lost are no success
+    project.recipes(RIGHT)
+    for part in (["test_own.py"], ["-k", "own"]):
+        done = run(*part)
+        assert (done.returncode, "nothing was verified: " in done.stdout) == (0, True), done.stdout
+        assert run("--onnx-export", *part).returncode == 5
+    assert run("-k", "neither").returncode == 5
+    done = run()
+    assert (done.returncode, outcomes(done)) == (0, {"passed": 2})
+
+
+def test_a_variable_that_a_conftest_sets_when_the_session_starts_is_seen_by_the_cache(project, run):
+    project.write(
+        "conftest.py",
+        """
+        import os
+
+        def pytest_addoption(parser):
+            parser.addoption("--kind", default="good")
+
+        def pytest_sessionstart(session):
+            os.environ["MODEL_KIND"] = session.config.getoption("--kind")
+        """,
+    )
+    project.recipes(RIGHT)
+    flags = ("--onnx-export", "--onnx-opsets=13", "--onnx-cache=verdicts")
+    told = ["1 of them cached" in run(*flags, *kind).stdout for kind in ([], [], ["--kind=bad"], ["--kind=bad"])]
+    assert told == [False, True, False, True]
 
 
 def test_everything_deselected_is_no_success(project, run):
