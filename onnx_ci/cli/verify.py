@@ -45,7 +45,7 @@ _OF_A_RECIPE = ("recipe-files", "packages", "runtimes", "weights", "max-drift", 
 @click.command(cls=GroupedCommand)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--recipe", "name", metavar="NAME", help="The recipe that FILE is an export of.")
-@click.option("--opset", type=int, metavar="N", help="The opset that the file should have. Default: the opset of the file.")
+@click.option("--opset", type=click.IntRange(min=1), metavar="N", help="The opset that FILE should have. Default: its own.")
 @click.option("--device", metavar="DEVICE", help="Where to run the file. Default: cpu.")
 @click.option("--exporter", metavar="NAME", help="torchscript or dynamo. Default: the opset's default exporter.")
 @click.option(
@@ -112,7 +112,8 @@ def verify(
             report=settings.report,
             save_inputs=settings.save_inputs,
         )
-    click.echo(f"{one_line(str(file))} {style(describe_outcome(result), result.status)}")
+    outcome = style(describe_outcome(result), result.status)
+    click.echo(f"{one_line(str(file))} {outcome}" + (f": {one_line(result.reason)}" if result.reason else ""))
     if result.findings:
         click.echo(describe_result(result, shlex.join(["onnx-ci", *sys.argv[1:]])))
     sys.exit(exit_code([result]))

@@ -24,8 +24,7 @@ import torch
 
 _MOST_CALLS = 64
 """How many calls of a class are noted."""
-_LARGEST = 2**22
-"""How many elements a tensor may have whose smallest and largest values are looked for."""
+_LARGEST = 2**22  # of larger tensors, the smallest and largest values are looked for among so many elements
 _BUILT = "_onnx_ci_built"
 """The attribute in which a model keeps how it was built."""
 _LOADED = "_onnx_ci_loaded"
@@ -251,7 +250,8 @@ def _value(value: Any) -> Any:
     Python writes for them, objects such as those of data classes the arguments that make them, and all others their class.
     """
     if isinstance(value, torch.Tensor):
-        values = value.detach() if 0 < value.numel() <= _LARGEST and not value.is_complex() else torch.zeros(1)
+        sample = value.detach().flatten()[:: value.numel() // _LARGEST + 1]
+        values = torch.zeros(1) if value.is_complex() or not value.numel() else sample
         least, most = values.min().item(), values.max().item()
         return {"dtype": str(value.dtype), "shape": [*value.shape], "least": least, "most": most}
     if type(value) in (list, tuple):

@@ -14,17 +14,18 @@ from onnx_ci.cli.common import GroupedCommand, with_exit_code
 from onnx_ci.environment.versions import version_of
 from onnx_ci.errors import ConfigurationError, ExitCode, existing_file
 from onnx_ci.results.files import write_text
+from onnx_ci.results.records import Finding
 from onnx_ci.text import count, one_line
 from onnx_ci.tools.versions import pip
 
 
 @click.command(cls=GroupedCommand)
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--with", "release", metavar="VERSION", help="Only the faults of this version of ONNX Runtime.")
+@click.option("--with", "release", type=Version, metavar="VERSION", help="Only the faults of this version of ONNX Runtime.")
 @click.option("--renew", type=click.Path(path_type=Path), metavar="PATH", help="Measure all faults again, and write them.")
-@click.option("--since", default="1.15", show_default=True, metavar="VERSION", help="With --renew, the oldest release.")
+@click.option("--since", type=Version, default="1.15", show_default=True, metavar="VERSION", help="The oldest for --renew.")
 @with_exit_code
-def faults(files: tuple[Path, ...], release: str | None, renew: Path | None, since: str) -> NoReturn:
+def faults(files: tuple[Path, ...], release: Version | None, renew: Path | None, since: Version) -> NoReturn:
     r"""Show what releases of ONNX Runtime compute wrong.
 
     Nothing is run: the nodes of each file are compared with a table of faults, which was measured. The exit code is 1 if a file
@@ -39,24 +40,23 @@ def faults(files: tuple[Path, ...], release: str | None, renew: Path | None, sin
       onnx-ci faults --renew=known_faults.toml    in an hour
     """
     if renew is not None:
-        _renew(renew, Version(since))
+        _renew(renew, since)
         sys.exit(ExitCode.PASSED)
+    from onnx_ci.onnx_model.signature import read_model
     from onnx_ci.tools.runtimes.known_faults import known_faults, matches
 
-    versions = None if release is None else {"onnxruntime": release}
+    versions = None if release is None else {"onnxruntime": str(release)}
     if not files:
         for row in known_faults():
-            if release is None or row.holds_for(release):
+            if release is None or row.holds_for(str(release)):
                 click.echo(one_line(row.words))
         sys.exit(ExitCode.PASSED)
-    has_faults = False
     for path in files:
-        for match in matches(existing_file(path), versions):
-            has_faults = True
-            click.echo(one_line(f"{path}: {match}"))
-    if not has_faults:
-        click.echo("no node of them is known to be computed wrong")
-    sys.exit(ExitCode.FAILED if has_faults else ExitCode.PASSED)
+        if isinstance(unread := read_model(existing_file(path)), Finding):
+            raise ConfigurationError(f"{path}: {unread.message}")
+    found = [f"{path}: {match}" for path in files for match in matches(path, versions)]
+    click.echo("\n".join(map(one_line, found)) or "no node of them is known to be computed wrong")
+    sys.exit(ExitCode.FAILED if found else ExitCode.PASSED)
 
 
 def _renew(path: Path, since: Version) -> None:

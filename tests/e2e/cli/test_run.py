@@ -834,6 +834,7 @@ def test_verify_judges_a_file_against_its_recipe(project, cli):
     done = cli("verify", str(file), "--recipe=right")
     assert (done.returncode, "passed (drift " in done.stdout) == (0, True), done.stdout + done.stderr
     assert "opset-mismatch" in cli("verify", str(file), "--recipe=right", "--opset=13", recipes.name).stdout
+    assert "Invalid value for '--opset'" in cli("verify", str(file), "--recipe=right", "--opset=0", recipes.name).stderr
 
     def broken(change):
         model = onnx.load(file)

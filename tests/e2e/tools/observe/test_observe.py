@@ -235,6 +235,11 @@ def test_the_exports_of_one_model_at_several_opsets_are_one_recipe(project, reci
     assert project.command("onnx_ci", "run").returncode == PASSED
 
 
+def test_the_range_of_a_large_input_is_that_of_a_part(recipes):
+    text, _ = recipes("Plain(4, 2)(torch.rand(2**21, 4))")
+    assert "torch.rand(2097152, 4)" in text
+
+
 def test_a_call_with_zeros_is_not_the_example(recipes):
     text, _ = recipes("Plain(4, 2)(torch.zeros(5, 4))", "Plain(4, 2)(torch.randn(3, 4))")
     assert "torch.randn(3, 4)" in text

@@ -32,6 +32,15 @@ def test_a_file_is_compared_with_what_is_known(project, files):
         assert (done.returncode, done.stdout) == (0, "no node of them is known to be computed wrong\n")
 
 
+def test_what_cannot_be_read_is_no_file_without_faults(project, files):
+    (project.root / "empty.onnx").write_bytes(b"")
+    done = project.command("onnx_ci", "faults", "right.onnx", "empty.onnx")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "onnx-ci: empty.onnx: the file is empty\n"
+    done = project.command("onnx_ci", "faults", "right.onnx", "--with=1.20.x")
+    assert (done.returncode, "Invalid value for '--with': Invalid version: '1.20.x'" in done.stderr) == (2, True)
+
+
 def test_all_that_is_known_is_listed(project):
     done = project.command("onnx_ci", "faults", "--with=1.29.0")
     assert (done.returncode, done.stderr) == (0, "")
