@@ -208,7 +208,7 @@ def compare_execution(
             details: dict[str, Any] = {"axis": axis, "size": dim}
             of_output: str | None = value.name
             if dim == declared and label is not None:
-                rule, remedy = "static-axis", REMEDIES["fixed-by-exporter"]
+                rule, remedy = "static-axis", REMEDIES["fixed-by-exporter"].format(position, axis, label)
                 message = f"{where} is declared dynamic as {label!r}, and has size {size} on {probe.name!r}, but "
                 message += f"the graph declares {dim}"
             else:
