@@ -83,14 +83,12 @@ def steps(moments: Sequence[Moment], limits: Limits) -> Iterator[tuple[Moment, l
 
 
 _NUMBERS: Mapping[str, Callable[[Entry], float | None]] = {
-    "drift": lambda entry: max((each for line, each in entry.items() if _is_drift(line)), default=None),
+    "drift": lambda entry: max(
+        (each for line, each in entry.items() if (line[0], line[-1]) == ("values", "drift")), default=None
+    ),
     "file_bytes": lambda entry: entry["file-bytes",],
     "operators": lambda entry: sum(value for line, value in entry.items() if line[0] == "operators"),
 }
-
-
-def _is_drift(line: tuple[str, ...]) -> bool:
-    return line[0] == "values" and line[-1] == "drift"
 
 
 def series(moments: Sequence[Moment]) -> Iterator[tuple[str, dict[str, list[float | None]]]]:

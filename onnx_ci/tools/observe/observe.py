@@ -188,7 +188,8 @@ def _recipe(model: ObservedModel, name: str) -> Iterator[str]:
         if usual and all("dtype" in call.get(name, {}) for name in usual):
             yield f"    input_names={json.dumps(usual)},"
         if model.outputs:
-            yield f"    output_names={json.dumps(model.outputs)},"
+            outputs = [f"{each}_out" if each in usual else each for each in model.outputs]
+            yield f"    output_names={json.dumps(outputs)},"
         if axes:
             yield f"    # The sizes that differed between {count(len(calls), 'call')}. Declare what else may vary, too."
             yield "    # Axes whose sizes were equal in each call have one name."

@@ -107,7 +107,8 @@ class RuntimeMatrix:
         for result in results:
             of, nodes = outcomes[result.cell], dict[tuple[str, str], tuple[str, ...]]()
             errors = first_errors(result)
-            for name in sorted((name for name in errors if of[name].is_fault), key=_by_version, reverse=True):
+            versions = {name: Version(version_in_name(name) or "0") for name in errors if of[name].is_fault}
+            for name in sorted(versions, key=lambda name: versions[name], reverse=True):
                 key = base_name(name), of[name].reason
                 if key not in nodes and result.artifact is not None:
                     inputs = folder / result.cell.recipe / result.cell.label
@@ -194,10 +195,6 @@ def _known(file: Path, package: str, version: str) -> Outcome:
     if known := matches(file, {package: version}):
         return Outcome(verdict=Verdict.WRONG, rule="runtime-disagreement", nodes=tuple(map(str, known)))
     return Outcome(verdict=Verdict.NOT_JUDGED)
-
-
-def _by_version(name: str) -> Version:
-    return Version(version_in_name(name) or "0")
 
 
 def matrix_of(results: Sequence[CellResult], versions: Mapping[str, str]) -> RuntimeMatrix:

@@ -149,6 +149,8 @@ def _exported(name: str, cell: Cell, digests: bool, recipe: Recipe) -> onnx.Mode
 
     if (missing := missing_device(cell.device)) is not None:
         raise EnvironmentLacksError(f"no {cell.device}: {missing}")
+    if cell.graph_pass is not None:
+        raise ConfigurationError(f"{name} is written by a pass: keep it (onnx-ci run --artifacts=FOLDER), and show the file")
     with scratch_folder() as scratch:
         path = scratch / "model.onnx"
         try:

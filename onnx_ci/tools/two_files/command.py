@@ -43,7 +43,9 @@ def compare(a: Path, b: Path, sizes: tuple[str, ...], **flags: str | None) -> No
       onnx-ci compare before.onnx after.onnx --inputs=test_data_set_0,images.npz
     """
     settings = settings_from(flags)
-    sizes_by_axis = dict(map(_sizes_of_axis, sizes))
+    sizes_by_axis: dict[str, tuple[int, ...]] = {}
+    for axis, numbers in map(_sizes_of_axis, sizes):
+        sizes_by_axis[axis] = (*sizes_by_axis.get(axis, ()), *numbers)
     require_torch()
     require_runtime()
     from onnx_ci.tools.two_files.compare import compare_files

@@ -52,6 +52,10 @@ NETS = """
     class Usual(Scores):
         pass
 
+    class Echo(Plain):
+        def forward(self, output):
+            return super().forward(output)
+
     class Ranged(Plain):
         pass
 
@@ -233,6 +237,11 @@ def test_the_exports_of_one_model_at_several_opsets_are_one_recipe(project, reci
     )
     assert "    opsets=[13, 17],\n" in text
     assert project.command("onnx_ci", "run").returncode == PASSED
+
+
+def test_an_output_does_not_have_the_name_of_an_input(recipes):
+    text, _ = recipes("Echo(4, 2)(torch.randn(3, 4))")
+    assert 'input_names=["output"],\n    output_names=["output_out"],' in text
 
 
 def test_the_range_of_a_large_input_is_that_of_a_part(recipes):

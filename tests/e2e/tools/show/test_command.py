@@ -184,3 +184,9 @@ def test_a_cell_with_several_files_is_told_how_to_show_one(project):
     done = project.command("onnx_ci", "show", "both::opset13-cpu-custom")
     assert done.returncode == 2
     assert "both::opset13-cpu-custom has several files: keep them (onnx-ci run --artifacts=FOLDER" in done.stderr
+
+
+def test_a_cell_of_a_pass_is_not_shown_as_the_exporters_own(project):
+    project.recipes(NET.replace('["y"])', '["y"], then="ort-optimized")', 1))
+    done = project.command("onnx_ci", "show", "net::opset13-cpu+ort-optimized")
+    assert (done.returncode, "is written by a pass: keep it (onnx-ci run --artifacts=FOLDER)" in done.stderr) == (2, True)

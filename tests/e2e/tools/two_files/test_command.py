@@ -25,6 +25,13 @@ def test_the_same_is_one_line(compare):
     assert line.endswith(" inputs)")
 
 
+def test_each_size_of_an_axis_counts_however_they_are_given(compare):
+    together, repeated = (
+        compare("a.onnx", "a.onnx", *words).stdout for words in (["--size=batch=6,9"], ["--size=batch=6", "--size=batch=9"])
+    )
+    assert repeated == together != compare("a.onnx", "a.onnx", "--size=batch=9").stdout
+
+
 def test_files_that_compute_nothing_finite_are_not_said_to_differ(compare, project):
     save(mlp(second=np.full((8, 4), np.nan, np.float32)), project.root / "nan.onnx")
     done = compare("nan.onnx", "nan.onnx")
