@@ -411,7 +411,7 @@ class Run:
             self._hidden = failures
             return pytest.ExitCode.TESTS_FAILED
         nothing_ran = report is not None and report.verdict is RunVerdict.NOTHING_RAN
-        # Whoever has the flag in addopts also runs other tests alone.
+        # With the flag in addopts, a run of other tests alone need not have cells.
         is_part = self.config.args_source is pytest.Config.ArgsSource.ARGS or self.config.option.keyword
         is_by_the_way = is_part and session.testscollected and "--onnx-export" not in self.config.invocation_params.args
         return pytest.ExitCode.NO_TESTS_COLLECTED if nothing_ran and not is_by_the_way else pytest.ExitCode.OK

@@ -56,12 +56,12 @@ def code_quality(report: RunReport, directory: Path, workspace: Path) -> str:
             "check_name": f"onnx-ci/{each.rule or 'run'}",
             "description": f"{each.title}: {each.message}",
             # Two lines that differ in a number only are two violations.
-            "fingerprint": each.fingerprint + str(fingerprints[:index].count(each.fingerprint) or ""),
+            "fingerprint": fingerprint + str(fingerprints[:index].count(fingerprint) or ""),
             "severity": "major" if each.level == "error" else "minor",
             # A violation must have a place.
             "location": {"path": each.file or "pyproject.toml", "lines": {"begin": (each.file and each.line) or 1}},
         }
-        for index, each in enumerate(annotations)
+        for index, (each, fingerprint) in enumerate(zip(annotations, fingerprints, strict=True))
     ]
     return json.dumps(violations, indent=1, ensure_ascii=False) + "\n"
 

@@ -721,7 +721,7 @@ class MaskedClasses(Masked):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [2, 20])
 def test_a_few_classes_that_are_nearly_tied_may_fall_either_way(seed):
     @onnx_ci.recipe(
         seed=seed,
@@ -763,7 +763,7 @@ def turned(model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["float16", pytest.param("int8-dynamic", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["float16", "int8-dynamic"])
 def test_the_unit_of_a_pass_has_nothing_of_what_watching_changes(name):
     def broken(**keywords):
         padded = torch.arange(6) >= torch.tensor([[6], [4], [3]])

@@ -379,7 +379,7 @@ def test_no_cell_is_no_success_though_other_tests_pass(project, run):
 def test_whoever_has_the_flag_in_addopts_can_run_other_tests_alone(project, run):
     project.write("pyproject.toml", "[tool.pytest.ini_options]\naddopts = ['--onnx-export']\n[tool.onnx-ci]\nopsets = 13\n")
     project.write("test_own.py", "def test_own(): ...")
-    assert run().returncode == 5  # recipe files that are lost are no success
+    assert run().returncode == 5  # no recipe is found, and that must not pass
     project.recipes(RIGHT)
     for part in (["test_own.py"], ["-k", "own"]):
         done = run(*part)
