@@ -23,7 +23,7 @@ _TABLE = (
     Stage("side-effects", "prepare", "running the model again"),
     Stage("probes", "prepare", "running the model on other inputs"),
     Stage("branches", "prepare", "looking for the other sides of branches"),
-    Stage("export-ways", "prepare", "running the model as in an export"),
+    Stage("long-axes", "prepare", "running the model on far longer inputs"),
     Stage("observability", "prepare", "measuring observability"),
     Stage("export", "export", "exporting"),
     Stage("post-export", "post-export", "applying the post-export stages"),

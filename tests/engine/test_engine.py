@@ -58,16 +58,16 @@ def test_a_right_cell_passes_and_tells_its_numbers():
     assert (result.status, result.findings) == (Status.PASSED, ())
     assert [output.probe for output in result.outputs] == [
         "example", "random values", "batch=4", "batch=7", "batch=1", "floats zero", "floats negated", "floats large",
-        "floats small", "floats mixed", "floats mixed 2", "floats mixed 3", "floats extreme",
+        "floats small", "floats mixed", "floats mixed 2", "floats mixed 3", "floats extreme", "batch=1025",
     ]  # fmt: skip
-    assert [output.reference for output in result.outputs] == ["float64"] * 2 + ["proportion"] * 11
+    assert [output.reference for output in result.outputs] == ["float64"] * 2 + ["proportion"] * 12
     assert result.observability == 1.0
     for output in result.outputs:
         assert 0 <= output.drift < 8
         assert output.drift == output.error / output.noise
-        assert output.limit == (16 * 64 if output.probe == "floats extreme" else 16)
+        assert output.limit == 16 * {"floats extreme": 64, "batch=1025": 8}.get(output.probe, 1)
     assert set(result.timings) == {
-        "build", "reference", "sketch", "side-effects", "probes", "branches", "export-ways", "observability",
+        "build", "reference", "sketch", "side-effects", "probes", "branches", "long-axes", "observability",
         "export", "contract", "load", "run", "compare",
     }  # fmt: skip
 
@@ -76,7 +76,7 @@ def test_a_quick_run_compares_on_the_example_alone():
     quick = run_one(net, effort="quick")
     assert (quick.status, [output.probe for output in quick.outputs]) == (Status.PASSED, ["example"])
     assert quick.observability is None
-    assert not {"side-effects", "branches", "export-ways", "observability"} & set(quick.timings)
+    assert not {"side-effects", "branches", "long-axes", "observability"} & set(quick.timings)
 
 
 def test_a_process_that_cannot_compute_gradients_says_so(monkeypatch):
@@ -417,7 +417,7 @@ def test_a_frozen_value_is_right_on_the_example_and_wrong_elsewhere():
     assert rules(result) == ["baked-value", "baked-shape"]
     baked = next(each for each in result.findings if each.rule == "baked-value")
     assert baked.probe == "n=4"
-    assert describe_finding(baked).endswith("; also on 'n=7'")
+    assert describe_finding(baked).endswith("; also on 'n=7' and 'n=1025'")
 
 
 class Masked(torch.nn.Module):

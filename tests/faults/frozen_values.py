@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from faults.fault import ROWS, ROWS_IN, X, fault, matrix
 from torch import nn
@@ -119,6 +120,28 @@ def halved_if_any(x):
     return halved_if((x > 700).any(), x)
 
 
+def halved_each_64(x):
+    for _ in range(x.shape[0] // 64):
+        x = x / 2
+    return x
+
+
+def halved_each_64_right(x):
+    return x * 0.5 ** (x.shape[0] // 64)
+
+
+def divided_by_table(x):
+    return x / (1, 2, 4)[np.searchsorted([64, 256], x.shape[0])]
+
+
+def divided_by_table_right(x):
+    return x / torch.where(count(x) > 64, torch.where(count(x) > 256, 4.0, 2.0), 1.0)
+
+
+def in_blocks(x):
+    return torch.cat([x[start : start + 400].softmax(0) for start in range(0, x.shape[0], 400)])
+
+
 def halved_if_counted(x):
     return x / 2 if torch.count_nonzero(x > 700) else x * 2
 
@@ -226,6 +249,37 @@ FAULTS = [
         "baked-value",
         lambda x: x * 2 if x.shape[0] > 4 else x,
         lambda x: x * torch.where(count(x) > 4, 2.0, 1.0),
+        matrix,
+        **ROWS,
+    ),
+    # What is far above the example's size, and looks at it in ways that nobody sees.
+    fault("quotient_of_size", "baked-value", halved_each_64, halved_each_64_right, matrix, **ROWS),
+    fault("quotient_of_size_dynamo", "baked-value", halved_each_64, halved_each_64_right, matrix, opset=18, **ROWS),
+    fault("table_of_sizes", "baked-value", divided_by_table, divided_by_table_right, matrix, **ROWS),
+    fault("table_of_sizes_dynamo", "baked-value", divided_by_table, divided_by_table_right, matrix, opset=18, **ROWS),
+    fault("blocks_of_rows", "baked-shape", in_blocks, lambda x: x.softmax(0), matrix, **ROWS),
+    fault(
+        "split_rows_dynamo",
+        "baked-shape",
+        lambda x: torch.cat([each.softmax(0) for each in x.split(512)]),
+        lambda x: x.softmax(0),
+        matrix,
+        opset=18,
+        **ROWS,
+    ),
+    fault(
+        "numpy_size",
+        "baked-value",
+        lambda x: x * 2 if np.int64(x.shape[0]) > 120 else x,
+        lambda x: x * torch.where(count(x) > 120, 2.0, 1.0),
+        matrix,
+        **ROWS,
+    ),
+    fault(
+        "logarithm_of_size",
+        "baked-value",
+        lambda x: x * max(1.0, math.log(x.shape[0], 64)),
+        lambda x: x * (count(x).log() / math.log(64)).clamp(min=1.0),
         matrix,
         **ROWS,
     ),

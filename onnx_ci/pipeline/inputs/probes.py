@@ -43,6 +43,8 @@ class InputStatus(enum.Enum):
 
 EXTREME_TOLERANCE = 64.0
 """How many times the limit a file may be off by on extreme inputs, where runtimes' approximations of ``exp`` show."""
+LONG_TOLERANCE = 8.0
+"""The same on long inputs, where positions multiply rounding errors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +61,8 @@ class Probe:
     """Whether the recipe or the user gives the values: a file has to be right on them, whatever it was calibrated for."""
     legality: InputStatus = InputStatus.LEGAL
     """Whether the model may ever get the values."""
+    is_long: bool = False
+    """Whether an axis is far longer than in the example, to see whether code computes otherwise there."""
     refinements: tuple[Callable[[], Reference], ...] = ()
     """Functions that compute references with wider noise, called one after another as long as the file fails. Where the
     reference is a ``proportion``, the first measures it in float64."""

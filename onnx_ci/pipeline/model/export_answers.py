@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
 from typing import Any
@@ -42,24 +41,6 @@ def answered(questions: Mapping[str, Callable[[], bool]], answer: Answer) -> Ite
             if isinstance(question, FunctionType):
                 stack.enter_context(_answered(question, functools.partial(_unless_of_torch, answer, name)))
         yield
-
-
-def as_in_export(exporter: str) -> contextlib.AbstractContextManager[None]:
-    """Within the block, code of the project and of libraries is told that it is being exported."""
-    return answered(QUESTIONS[exporter], lambda name, as_usual: as_usual() if name == FAST_PATH else True)
-
-
-@contextlib.contextmanager
-def noting_questions() -> Iterator[set[str]]:
-    """Within the block, code of the project and of libraries gets its usual answers. Yields what it asks, but the fast path."""
-    asked: set[str] = set()
-
-    def answer(name: str, as_usual: Callable[[], bool]) -> bool:
-        asked.add(name)
-        return as_usual()
-
-    with answered({name: each for name, each in ChainMap(*QUESTIONS.values()).items() if name != FAST_PATH}, answer):
-        yield asked
 
 
 def _unless_of_torch(answer: Answer, name: str, as_usual: Callable[[], bool]) -> bool:

@@ -27,7 +27,7 @@ from onnx_ci.pipeline.domains.uses import uses_of_inputs
 from onnx_ci.pipeline.inputs.branches import Branches, BranchFinder, UntakenBranch
 from onnx_ci.pipeline.inputs.call_probes import call_probes
 from onnx_ci.pipeline.inputs.decisions import observed
-from onnx_ci.pipeline.inputs.export_ways import probes_of_ways
+from onnx_ci.pipeline.inputs.long_axes import long_probes
 from onnx_ci.pipeline.inputs.probes import EXAMPLE, InputStatus, ModelProber, Probe, Probes, RandomProber
 from onnx_ci.pipeline.inputs.sequences import Sequences
 from onnx_ci.pipeline.inputs.special_values import constants_of, variations
@@ -323,15 +323,15 @@ def _probes(
             probes += tuple(steps)
     branches = Branches()
     if not task.is_quick:
+        # A recipe that allows the rule states that no input takes the other side.
+        can_search = "untaken-branch" not in task.allow
         with timed("branches", timings):
-            # A recipe that allows the rule states that no input takes the other side.
-            branches = finder.find(probes, search="untaken-branch" not in task.allow)
-        with timed("export-ways", timings):
-            directions = finder.directions_from(example)
-            of_ways = () if recipe.nondeterministic else probes_of_ways(tracer, copies, prober, directions, trace)
-            added = {each.name: each for each in (*branches.probes, *of_ways)}.values()  # exporters may differ on one input
-            branches = replace(branches, probes=(*added,))
-            probes += branches.probes
+            branches = finder.find(probes, search=can_search)
+        if can_search and not recipe.nondeterministic:
+            with timed("long-axes", timings):
+                long = long_probes(prober, axes.inputs, finder.directions_from(example), trace.elements)
+                branches = replace(branches, probes=(*branches.probes, *long))
+        probes += branches.probes
     repeats = not any(each.rule == "nondeterministic" for each in effects.findings)
     noisy = findings.noisy_outputs(task.max_drift, probes, trace, repeats=repeats)
     written = find_written_sizes(copies, recipe, axes, first.example, of_call.resized.tried)

@@ -11,7 +11,7 @@ import torch
 from toolbox.cells import ROWS, recipe_of, task
 
 import onnx_ci
-from onnx_ci.pipeline.inputs import branch_search
+from onnx_ci.pipeline.inputs import branch_search, long_axes
 from onnx_ci.pipeline.inputs.probes import InputStatus
 from onnx_ci.pipeline.prepare.prepare import prepare
 
@@ -300,6 +300,7 @@ def test_sizes_that_grow_together_do_not_exceed_the_work(monkeypatch):
         return x / 10 if pairs.numel() > 10**9 else pairs.sum(0)
 
     monkeypatch.setattr(branch_search, "MAX_WORK", 400)
+    monkeypatch.setattr(long_axes, "MOST_WORK", 400)
     assert len(branches_of(pairs_of_rows, dynamic_axes=TWO_AXES)[1]) == 1
     assert max(computed) <= 400
 

@@ -424,8 +424,8 @@ def test_the_model_is_put_in_eval_unless_the_recipe_trains():
 
 
 def moved(prepared):
-    """The sizes that the dynamic axes were moved to."""
-    return [probe.name for probe in prepared.probes.all if "=" in probe.name]
+    """The sizes that the dynamic axes were moved to, but for far longer ones."""
+    return [probe.name for probe in prepared.probes.all if "=" in probe.name and not probe.is_long]
 
 
 def probe(prepared, name):
