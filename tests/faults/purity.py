@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import torch
-from faults.fault import X, fault, matrix
+from faults.fault import ROWS_IN, X, fault, matrix
 from toolbox.cells import Counts
 from torch import nn
 from torch.nn import functional
@@ -43,6 +43,23 @@ class Decays(nn.Module):
 class Scales(Decays):
     def forward(self, x):
         return x * self.weight
+
+
+class LessTheLast(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x, last=[]):  # noqa: B006
+        y = self.linear(x).mean(0)
+        last.append(y.detach())
+        return y - torch.stack(last[-3:]).mean(0)
+
+
+class LessItself(LessTheLast):
+    def forward(self, x):
+        y = self.linear(x)
+        return y - y.mean(0)
 
 
 class AlwaysDrops(nn.Module):
@@ -207,6 +224,8 @@ FAULTS = [
     # A weight that fades with each call.
     fault("fading_weight", "impure-model", Decays, Scales, matrix, **X),
     # forward turns dropout on, whatever eval() said.
+    # The list has the tensors of an export after it, which have no values.
+    fault("default_list_dynamo", "nondeterministic", LessTheLast, LessItself, matrix, opset=18, **ROWS_IN),
     fault("dropout_turned_on", "nondeterministic", AlwaysDrops, DropsInTraining, matrix, **X),
     # F.dropout drops unless it is told otherwise.
     fault("functional_dropout", "nondeterministic", FunctionalDropout, FunctionalDropoutRight, matrix, **X),
