@@ -252,7 +252,7 @@ FAULTS = [
         matrix,
         **ROWS,
     ),
-    # What is far above the example's size, and looks at it in ways that nobody sees.
+    # These depend on a size without comparing it, and change only far above the example's.
     fault("quotient_of_size", "baked-value", halved_each_64, halved_each_64_right, matrix, **ROWS),
     fault("quotient_of_size_dynamo", "baked-value", halved_each_64, halved_each_64_right, matrix, opset=18, **ROWS),
     fault("table_of_sizes", "baked-value", divided_by_table, divided_by_table_right, matrix, **ROWS),

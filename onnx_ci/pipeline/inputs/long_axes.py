@@ -1,7 +1,7 @@
 """Inputs of which one axis is far longer than in the example.
 
-There, code computes otherwise that looks at sizes where no trace sees it: ``layers[: 1 + x.shape[1] // 100]`` has more layers,
-``np.searchsorted(bounds, x.shape[1])`` is another row of a table, and ``x.split(512)`` gives more than one part.
+Code that depends on a size without comparing it computes something else there: ``layers[: 1 + x.shape[1] // 100]`` has more
+layers, ``np.searchsorted(bounds, x.shape[1])`` is another row of a table, and ``x.split(512)`` gives more than one part.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from onnx_ci.pipeline.domains.axes import InputAxes
-from onnx_ci.pipeline.inputs.directions import GROWTH, Directions
+from onnx_ci.pipeline.inputs.directions import Directions
 from onnx_ci.pipeline.inputs.probes import Probe, Prober
 
 _SIZES = (1025, 1024, 513, 257, 129)
-"""In the order of trying: above where code usually changes. The second is a multiple of what most models need."""
+"""In the order of trying: just above the sizes at which code usually changes. 1024 is for models that need a multiple."""
+_FAR = 4
+"""How many times the example's size one of these is at least."""
 MOST_WORK = 2**26
 """How many elements a run may compute: about a tenth of a second."""
 
@@ -29,7 +31,7 @@ def long_probes(prober: Prober, axes: InputAxes, directions: Directions, work: i
         direction = directions.resizing([name])
         start = max(direction.start, 1)
         most = min(direction.limit, start * (MOST_WORK / max(work, 1)) ** 0.5)
-        for size in (each for each in _SIZES if GROWTH * start <= each <= most):
+        for size in (each for each in _SIZES if _FAR * start <= each <= most):
             if (inputs := direction.inputs(size)) is None:
                 continue
             probe = prober.probe(f"{name}={axes.sizes_in(inputs)[name]}", inputs, quick=True)

@@ -322,6 +322,7 @@ def _probes(
             steps, of_steps = sequences.probes(probes)
             probes += tuple(steps)
     branches = Branches()
+    long: Sequence[Probe] = ()
     if not task.is_quick:
         # A recipe that allows the rule states that no input takes the other side.
         can_search = "untaken-branch" not in task.allow
@@ -329,9 +330,8 @@ def _probes(
             branches = finder.find(probes, search=can_search)
         if can_search and not recipe.nondeterministic:
             with timed("long-axes", timings):
-                long = long_probes(prober, axes.inputs, finder.directions_from(example), trace.elements)
-                branches = replace(branches, probes=(*branches.probes, *long))
-        probes += branches.probes
+                long = tuple(long_probes(prober, axes.inputs, finder.directions_from(example), trace.elements))
+    probes += (*branches.probes, *long)
     repeats = not any(each.rule == "nondeterministic" for each in effects.findings)
     noisy = findings.noisy_outputs(task.max_drift, probes, trace, repeats=repeats)
     written = find_written_sizes(copies, recipe, axes, first.example, of_call.resized.tried)
@@ -348,7 +348,7 @@ def _probes(
 
     def one_kind_probes(separated: Callable[[], tuple[Probe, ...]]) -> tuple[Probe, ...]:
         with builder.exact_arithmetic():
-            return (*beginning, *separated(), *branches.probes)
+            return (*beginning, *separated(), *branches.probes, *long)
 
     all_probes = Probes(
         all=probes,

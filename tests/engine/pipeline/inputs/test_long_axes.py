@@ -1,4 +1,4 @@
-"""Each dynamic axis is tried far longer than in the example, where code computes otherwise that looks at sizes unseen."""
+"""Each dynamic axis is tried far longer than in the example, for code that depends on a size without comparing it."""
 
 from __future__ import annotations
 
