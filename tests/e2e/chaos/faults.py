@@ -95,7 +95,6 @@ def {name}():
 """What only exports run is run before them, too, to learn whether the model computes the same there."""
 
 PREPARING, EXPORTING = r"while (building|looking|computing|running the model)", r"while exporting"
-AS_IN_EXPORT = r"while running the model as in an export"
 """How messages name the stage."""
 
 
@@ -266,8 +265,8 @@ FAULTS = [
         sleep_without_listening(300)
         """,
     ),
-    Fault(name="if_exported", body="ctypes.string_at(0)", place=IF_EXPORTED, rules=("crash",), says=(AS_IN_EXPORT, "SIGSEGV")),
-    Fault(name="hangs_if_exported", body=PYTHON_LOOP, place=IF_EXPORTED, rules=("timeout",), says=(AS_IN_EXPORT,), timeout=4),
+    Fault(name="if_exported", body="ctypes.string_at(0)", place=IF_EXPORTED, rules=("crash",), says=(EXPORTING, "SIGSEGV")),
+    Fault(name="hangs_if_exported", body=PYTHON_LOOP, place=IF_EXPORTED, rules=("timeout",), says=(EXPORTING,), timeout=4),
     _hangs("child_and_hang", "subprocess.Popen(['sleep', '1000'])\nsleep_without_listening(300)"),
     _of_worker("blocked_worker", "ctypes.PyDLL(None).sleep(300)  # with the interpreter's lock held"),
     _of_worker("stopped_worker", "os.kill(os.getpid(), signal.SIGSTOP)"),
