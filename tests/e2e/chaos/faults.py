@@ -92,7 +92,7 @@ class Faulty(Scale):
 def {name}():
     return Faulty(), (torch.randn(3, 4),)
 """
-"""What only exports run is run before them, too, to learn whether the model computes the same there."""
+"""A model that is at fault only where it is told of an export."""
 
 PREPARING, EXPORTING = r"while (building|looking|computing|running the model)", r"while exporting"
 """How messages name the stage."""

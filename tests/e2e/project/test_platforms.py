@@ -74,6 +74,5 @@ def test_a_crash_costs_its_own_cell_without_what_only_unix_has(project, without_
     cells = {each["recipe"]: each for each in json.loads((project.root / "r.json").read_text())["cells"]}
     assert cells["right"]["status"] == "passed"
     (found,) = cells["crashes"]["findings"]
-    said = "the process ended by itself with exit code 3 while running the model as in an export"
-    assert (found["rule"], found["message"]) == ("crash", said)
+    assert (found["rule"], found["message"]) == ("crash", "the process ended by itself with exit code 3 while exporting")
     assert "last words" in cells["crashes"]["log"]
